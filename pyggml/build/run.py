@@ -1,0 +1,38 @@
+"""`pyggml build` as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyggml.build.cmake import BuildResult, build_tree
+from pyggml.build.machine import read_machine
+from pyggml.build.plan import BuildOptions, make_plan
+from pyggml.build.progress import Report
+from pyggml.build.source import read_source
+from pyggml.build.toolchain import find_toolchain
+from pyggml.project import Project
+
+
+def build_project(
+    project: Project,
+    options: BuildOptions,
+    report: Report | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> BuildResult:
+    """Build the work tree as it is, holding the project so that nothing changes below the compilers.
+
+    Args:
+        report: called after each compiled step.
+        say: told in a line what takes long.
+
+    Raises:
+        PyggmlError: there is nothing to build, a program is missing, or the build failed.
+        UsageError: an option makes no sense.
+        InterruptedBuildError: stopped by the user.
+    """
+    machine = read_machine()
+    with project.lock("build"):
+        source = read_source(project)
+        tools = find_toolchain(machine.arch, say)
+        plan = make_plan(source.path, project.build_dir, source.pin, options, machine, tools)
+        return build_tree(plan, tools, source, clean=options.clean, report=report, say=say)

@@ -1,0 +1,77 @@
+"""`pyggml up` as one function: fetch, apply, build, check; what is done already is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyggml.build.check import CheckResult, check_build
+from pyggml.build.cmake import BuildResult
+from pyggml.build.plan import BuildOptions
+from pyggml.build.progress import Report
+from pyggml.build.run import build_project
+from pyggml.errors import PyggmlError
+from pyggml.project import Project
+
+Bytes = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class UpResult:
+    """Where the project stands now.
+
+    Attributes:
+        fetched, patched: whether that step had something to do.
+        applied, total: patches of the series.
+    """
+
+    pin: str
+    fetched: bool
+    patched: bool
+    applied: int
+    total: int
+    build: BuildResult
+    check: CheckResult
+
+
+def bring_up(
+    project: Project,
+    pin_name: str | None,
+    jobs: int | None,
+    *,
+    bytes_report: Bytes,
+    step_report: Report,
+    say: Callable[[str], None],
+) -> UpResult:
+    """Bring a project from whatever state to checked binaries.
+
+    Args:
+        pin_name: None is the default pin.
+        jobs: parallel compilers; None means as many as fit.
+        bytes_report: (what, done, total) while fetching.
+        step_report: called after each compiled step.
+        say: told in a line what begins.
+
+    Raises:
+        PyggmlError: a step failed; the steps before it are done and stay.
+        InterruptedBuildError: stopped by the user.
+    """
+    from pyggml.series.engine import apply_series
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import fetch
+
+    pins = read_pins(project)
+    pin = pins.get(pin_name)
+    with project.lock("up"):
+        fetched = fetch(project, pins, pin, bytes_report)
+    say(f"{pins.upstream} at pin {pin.name}: {'fetched' if fetched.changed else 'already there'}")
+    moved = apply_series(project, pin.name)
+    say(f"patches: {moved.applied} of {moved.total} applied" + ("" if moved.changed else ", nothing to do"))
+    built = build_project(project, BuildOptions(jobs=jobs), step_report, say)
+    if built.build.record.pin != pin.name:
+        raise PyggmlError(
+            f"the work tree was moved to pin {built.build.record.pin} meanwhile", "Run it again: pyggml up"
+        )
+    say(f"build {built.build.record.variant}: {built.steps} steps" + ("" if built.steps else ", up to date"))
+    check = check_build(built.build, say=say)
+    return UpResult(pin.name, fetched.changed, moved.changed, moved.applied, moved.total, built, check)

@@ -1,0 +1,173 @@
+"""`pyggml build`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyggml.cli.common import current_project, interactive, json_option, print_json, say
+
+if TYPE_CHECKING:
+    from pyggml.build.cmake import BuildResult
+    from pyggml.build.progress import Step
+
+
+class Meter:
+    """Shows how far something is: a bar on a terminal, otherwise a line for every tenth."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._what = ""
+        self._tenth = 0
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the bar."""
+        self._end()
+        say(text)
+
+    def step(self, step: Step) -> None:
+        """For `pyggml.build`: a step is compiled."""
+        self._show("building", step.done, step.total, f"{step.done} of {step.total} steps")
+
+    def bytes(self, what: str, done: int, total: int | None) -> None:
+        """For `pyggml.vendor`: so many bytes of something are done."""
+        size = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+        self._show(what, done, total, size)
+
+    def _show(self, what: str, done: int, total: int | None, text: str) -> None:
+        if what != self._what:
+            self._end()
+            self._what = what
+        if not interactive():
+            tenth = done * 10 // total if total else 0
+            if tenth > self._tenth:
+                self._tenth = tenth
+                say(f"{what}: {text}")
+            return
+        if self._bar is None:
+            self._begin()
+        self._bar.update(self._task, description=what, completed=done, total=total, text=text)
+
+    def _begin(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=None, text="")
+        self._bar.start()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._what, self._tenth = None, "", 0
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s` or `7 min 12 s`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+
+
+def build_document(result: BuildResult) -> dict[str, Any]:
+    """A build for `--json`."""
+    record = result.build.record
+    return {
+        "variant": record.variant,
+        "pin": record.pin,
+        "state": record.state,
+        "tree": record.tree,
+        "dirty": record.dirty,
+        "directory": str(result.build.directory),
+        "bin": str(result.build.bin_dir),
+        "log": str(result.build.log),
+        "steps": result.steps,
+        "seconds": round(result.seconds, 2),
+        "configured": result.configured,
+        "targets": list(record.targets),
+        "left_out": list(result.left_out),
+        "features": list(record.features),
+    }
+
+
+def targets_option() -> Callable[[Any], Any]:
+    return click.option(
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="T",
+        help="Build only this CMake target; can be given several times.",
+    )
+
+
+@click.command(epilog="See pyggml up for fetching, patching, building and checking in one go.")
+@targets_option()
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    help="Compilers at a time; default: as many as fit.",
+)
+@click.option("--fatal-warnings", is_flag=True, help="Make warnings errors (its own build, without AVX-512).")
+@click.option("--sanitize", metavar="LIST", help="Sanitizers: address, undefined, thread (its own build).")
+@click.option("--variant", metavar="NAME", help="Name of the build's directory; by default pin and options.")
+@click.option("--clean", is_flag=True, help="Throw away what an earlier build of this variant left.")
+@json_option
+def build(
+    targets: tuple[str, ...],
+    jobs: int | None,
+    fatal_warnings: bool,
+    sanitize: str | None,
+    variant: str | None,
+    clean: bool,
+    as_json: bool,
+) -> None:
+    """Configure and compile the work tree as it is.
+
+    CMake and Ninja come from PATH, or else from PyPI wheels that are installed once. The build lies in
+    .pyggml/build/VARIANT with its log, build.log. It is incremental: switching a patch recompiles what
+    the patch touches, and an interrupted build goes on where it stopped.
+
+    \b
+    Examples:
+      pyggml build                                  the default programs and libraries
+      pyggml build --target llama-bench --jobs 4
+      pyggml build --sanitize address,undefined     beside the normal build
+    """
+    from pyggml.build.plan import BuildOptions, parse_sanitize
+    from pyggml.build.run import build_project
+
+    options = BuildOptions(
+        targets=targets,
+        jobs=jobs,
+        fatal_warnings=fatal_warnings,
+        sanitize=parse_sanitize(sanitize),
+        variant=variant,
+        clean=clean,
+    )
+    with Meter() as meter:
+        result = build_project(current_project(), options, meter.step, meter.say)
+    if result.left_out:
+        say(f"this upstream has no {', '.join(result.left_out)}: left out")
+    if as_json:
+        print_json(build_document(result))
+    elif result.steps == 0:
+        click.echo(f"{result.build.record.variant} is up to date: 0 steps, {duration(result.seconds)}")
+    else:
+        click.echo(f"built {result.build.record.variant}: {result.steps} steps in {duration(result.seconds)}")
+        click.echo(f"programs and libraries: {result.build.bin_dir}")

@@ -1,0 +1,65 @@
+"""Entry point: the top-level group, and errors turned into two lines and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from pyggml import __version__
+from pyggml.cli.common import LazyGroup
+from pyggml.errors import PyggmlError
+
+COMMANDS = {
+    "up": ("pyggml.cli.up:up", "Fetch, patch, build and check: everything, in one command."),
+    "init": ("pyggml.cli.init:init", "Make a project for your own fork."),
+    "vendor": ("pyggml.cli.vendor:vendor", "The pinned upstream sources."),
+    "patch": ("pyggml.cli.patch:patch", "The patch series: apply, change, export."),
+    "undo": ("pyggml.cli.undo:undo", "Take back the last change to the series or the work tree."),
+    "build": ("pyggml.cli.build:build", "Configure and compile the patched llama.cpp."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option(
+    "--project",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The project's directory; by default the one around the working directory.",
+)
+@click.version_option(__version__, prog_name="pyggml")
+@click.pass_context
+def cli(ctx: click.Context, project: Path | None) -> None:
+    """Carry, build and prove your own patches on ggml and llama.cpp.
+
+    A project is a directory with vendor/pins.toml (which upstream) and patches/ (your series).
+    Start with `pyggml up`; look with `pyggml patch status`.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 stopped at a conflict and waiting for you.
+    """
+    ctx.obj = {"project": project}
+
+
+def main() -> None:
+    """Run the command line; never lets a traceback reach the user unless PYGGML_TRACEBACK is set."""
+    if os.environ.get("PYGGML_TRACEBACK"):
+        cli.main(prog_name="pyggml")
+    try:
+        cli.main(prog_name="pyggml")
+    except PyggmlError as error:
+        click.echo(f"pyggml: {error.message}", err=True)
+        if error.hint:
+            click.echo(error.hint, err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stdout = None
+        sys.exit(1)
+    except Exception as error:
+        click.echo(f"pyggml: internal error: {type(error).__name__}: {error}", err=True)
+        click.echo("This is a bug in pyggml; PYGGML_TRACEBACK=1 shows where.", err=True)
+        sys.exit(1)

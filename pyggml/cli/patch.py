@@ -1,0 +1,317 @@
+"""`pyggml patch`: one command a function of the series room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyggml.cli.common import F, current_project, json_option, print_json, say
+
+SYMBOLS = {"applied": "+", "unapplied": "-"}
+
+
+def pin_option(function: F) -> F:
+    return click.option("--pin", metavar="PIN", help="The pin; by default the one in vendor/pins.toml.")(
+        function
+    )
+
+
+@click.group()
+def patch() -> None:
+    """The numbered series of patches on the pinned source.
+
+    \b
+    A day's work:
+      pyggml patch apply              # bring the series into vendor/<upstream>
+      pyggml patch edit v-head-size   # stop at one patch, edit the source
+      pyggml patch continue           # fold the edits in, put the later patches back
+      pyggml patch refresh            # or: commits and edits on top into the files
+      pyggml undo                     # take the last of these back
+    """
+
+
+@patch.command("list")
+@pin_option
+@json_option
+def list_(pin: str | None, as_json: bool) -> None:
+    """The patches of the series, in order: number, name, purpose."""
+    from pyggml.series.engine import open_workspace, subjects
+
+    work = open_workspace(current_project(), pin)
+    rows = [
+        {
+            "number": number,
+            "name": entry.name,
+            "file": entry.file(number),
+            "subject": subject,
+            "purpose": entry.purpose,
+            "drop_when": entry.drop_when,
+            "proof": list(entry.proof),
+            "tree": entry.tree,
+        }
+        for number, (entry, subject) in enumerate(zip(work.series.patches, subjects(work), strict=True), 1)
+    ]
+    if as_json:
+        print_json({"pin": work.pin.name, "patches": rows})
+        return
+    if not rows:
+        click.echo(f"the series on pin {work.pin.name} is empty; begin one with: pyggml patch new NAME")
+    for row in rows:
+        click.echo(f"{row['number']:4d}  {row['name']:<28}  {row['subject']}")
+
+
+@patch.command()
+@pin_option
+@json_option
+def status(pin: str | None, as_json: bool) -> None:
+    """Where the work tree stands in the series, and what is edited there."""
+    from pyggml.series.engine import series_status
+
+    found = series_status(current_project(), pin)
+    if as_json:
+        print_json(asdict(found))
+        return
+    click.echo(f"pin {found.pin}: {found.state}, {found.applied} of {found.total} patches applied")
+    for row in found.patches:
+        click.echo(f"{SYMBOLS[row.state]} {row.number:3d}  {row.name:<28}  {row.subject}")
+    for subject in found.on_top:
+        click.echo(f"*   commit in no patch file: {subject}")
+    for path in found.edits:
+        click.echo(f"    edited: {path}")
+    for path in found.untracked[:5]:
+        click.echo(f"    untracked: {path}")
+    if len(found.untracked) > 5:
+        click.echo(f"    … and {len(found.untracked) - 5} untracked files more")
+    if found.elsewhere:
+        click.echo(
+            f"The work tree stands on pin {found.elsewhere}; `pyggml patch apply --pin {found.pin}` moves it."
+        )
+    if found.interrupted:
+        click.echo(f"`{found.interrupted}` is at work or was killed half-way: the next command finishes it.")
+    if found.operation:
+        click.echo(f"{found.operation} waits: `pyggml patch continue` or `pyggml patch abort`.")
+    elif found.state in ("dirty", "diverged") and not found.elsewhere:
+        click.echo("`pyggml patch refresh` writes commits and edits into the patch files.")
+
+
+def _moved(result: Any, as_json: bool, verb: str) -> None:
+    if as_json:
+        print_json(asdict(result))
+        return
+    if result.recovered:
+        say(f"finished `{result.recovered}`, which had been killed half-way")
+    where = f"{result.applied} of {result.total} patches applied on pin {result.pin}, HEAD {result.head[:12]}"
+    click.echo(f"{verb}: {where}" if result.changed else f"nothing to do: {where}")
+
+
+@patch.command()
+@click.option("--to", type=int, metavar="N", help="Apply only the first N patches.")
+@pin_option
+@json_option
+def apply(to: int | None, pin: str | None, as_json: bool) -> None:
+    """Apply the series to the work tree, each patch as one commit.
+
+    The commits have the same ids on every machine. Applying again is a no-op. Files that no patch touches
+    keep their times, so that the next build compiles only what changed.
+    """
+    from pyggml.series.engine import apply_series
+
+    _moved(apply_series(current_project(), pin, to), as_json, "applied")
+
+
+@patch.command()
+@click.option("--to", type=int, default=0, metavar="N", help="Leave the first N patches applied.")
+@pin_option
+@json_option
+def unapply(to: int, pin: str | None, as_json: bool) -> None:
+    """Take patches off again, all of them or down to the first N."""
+    from pyggml.series.engine import unapply_series
+
+    _moved(unapply_series(current_project(), pin, to), as_json, "unapplied")
+
+
+def _changed(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    result = function(*args, **kwargs)
+    if as_json:
+        print_json(asdict(result))
+        return
+    for path in result.written:
+        click.echo(f"wrote {path}")
+    if result.waiting:
+        click.echo(result.waiting)
+    else:
+        click.echo(f"series on pin {result.pin}: {result.applied} of {result.total} patches applied")
+
+
+@patch.command()
+@click.argument("name")
+@click.option("--message", "-m", help="The commit message; by default a template to fill in later.")
+@pin_option
+@json_option
+def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
+    """Make a patch NAME of the edits in the work tree, on top of the patches applied now.
+
+    Without edits, the patch is begun: edit, then `pyggml patch continue`. New files count once they are
+    `git add`ed. Fill in the message with `git commit --amend` in the work tree and `pyggml patch refresh`.
+    """
+    from pyggml.series.edit import new_patch
+
+    _changed(as_json, new_patch, current_project(), name, message, pin)
+
+
+@patch.command()
+@click.argument("which")
+@pin_option
+@json_option
+def edit(which: str, pin: str | None, as_json: bool) -> None:
+    """Stop at patch WHICH (number or name) to change it; `pyggml patch continue` goes on."""
+    from pyggml.series.edit import edit_patch
+
+    _changed(as_json, edit_patch, current_project(), which, pin)
+
+
+@patch.command("continue")
+@json_option
+def continue_(as_json: bool) -> None:
+    """Fold the edits in and put the later patches back on top; exit code 3 at a conflict."""
+    from pyggml.series.edit import continue_operation
+
+    _changed(as_json, continue_operation, current_project())
+
+
+@patch.command()
+@json_option
+def abort(as_json: bool) -> None:
+    """Go back to before the `edit`, `new` or conflict that waits; `pyggml undo` brings the edits back."""
+    from pyggml.series.edit import abort_operation
+
+    _changed(as_json, abort_operation, current_project())
+
+
+@patch.command()
+@click.option(
+    "--from-files",
+    is_flag=True,
+    help="Take patch files edited by hand as the truth and record their trees anew.",
+)
+@pin_option
+@json_option
+def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
+    """Write commits, fix-ups and edits of the work tree back into the patch files.
+
+    Edits go into the topmost applied patch, `fixup!` commits into the patch they name, and other commits
+    on top become new patches.
+    """
+    from pyggml.series.edit import refresh as refresh_series
+
+    _changed(as_json, refresh_series, current_project(), pin, from_files=from_files)
+
+
+@patch.command()
+@click.argument("which")
+@click.argument("name")
+@pin_option
+@json_option
+def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
+    """Give patch WHICH another NAME in the series; its commit stays the same."""
+    from pyggml.series.reorder import rename_patch
+
+    _changed(as_json, rename_patch, current_project(), which, name, pin)
+
+
+@patch.command()
+@click.argument("which")
+@pin_option
+@json_option
+def drop(which: str, pin: str | None, as_json: bool) -> None:
+    """Remove patch WHICH from the series; the later ones move down."""
+    from pyggml.series.reorder import drop_patch
+
+    _changed(as_json, drop_patch, current_project(), which, pin)
+
+
+@patch.command()
+@click.argument("which")
+@click.argument("to", type=int)
+@pin_option
+@json_option
+def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
+    """Move patch WHICH to place TO of the series."""
+    from pyggml.series.reorder import move_patch
+
+    _changed(as_json, move_patch, current_project(), which, to, pin)
+
+
+@patch.command()
+@click.argument("which")
+@pin_option
+@json_option
+def show(which: str, pin: str | None, as_json: bool) -> None:
+    """Print the file of patch WHICH as it is."""
+    from pyggml.series.engine import open_workspace
+
+    work = open_workspace(current_project(), pin)
+    number = work.series.find(which)
+    entry = work.series.patches[number - 1]
+    data = (work.directory / entry.file(number)).read_bytes()
+    if as_json:
+        print_json({"number": number, **asdict(entry), "text": data.decode("utf-8", "replace")})
+    else:
+        click.echo(data, nl=False)
+
+
+@patch.command()
+@pin_option
+@json_option
+def verify(pin: str | None, as_json: bool) -> None:
+    """Check that every patch file, imported again, gives its recorded tree, author and message."""
+    from pyggml.series.verify import verify_series
+
+    report = verify_series(current_project(), pin)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        for row in report.patches:
+            click.echo(f"{'ok ' if row.ok else 'BAD'}  {row.file}  {row.detail}")
+        click.echo(
+            f"pin {report.pin}: {sum(r.ok for r in report.patches)} of {len(report.patches)} patches verified"
+        )
+    if not report.ok:
+        raise SystemExit(1)
+
+
+@patch.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@pin_option
+@json_option
+def export(directory: Path, pin: str | None, as_json: bool) -> None:
+    """Write the series to DIRECTORY, numbered and with a cover letter, ready to be sent upstream.
+
+    The export is read back before it is put in place: same trees, authors and messages, or none at all.
+    """
+    from pyggml.series.exchange import export_series
+
+    files = export_series(current_project(), directory, pin)
+    if as_json:
+        print_json({"directory": str(directory), "files": [*files]})
+    else:
+        click.echo(f"{len(files)} files in {directory}")
+
+
+@patch.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@pin_option
+@json_option
+def import_(files: tuple[Path, ...], pin: str | None, as_json: bool) -> None:
+    """Bring in somebody else's patches, in order, on top of the series.
+
+    FILES are patch files, mailboxes of `git format-patch --stdout`, a quilt `series` file, or directories
+    that hold a `series` file or numbered patches. A hunk that fits in several places is refused.
+    """
+    from pyggml.series.exchange import import_patches
+
+    _changed(as_json, import_patches, current_project(), files, pin)

@@ -1,0 +1,100 @@
+"""`pyggml up`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyggml.cli.build import Meter, build_document, duration
+from pyggml.cli.common import current_project, json_option, print_json, say
+from pyggml.errors import PyggmlError, UsageError
+from pyggml.project import Project, is_project
+
+if TYPE_CHECKING:
+    from pyggml.build.up import UpResult
+
+
+def project_or_new() -> Project:
+    """The project around the working directory or, where there is none, the bundled one made here."""
+    root = click.get_current_context().find_root()
+    if (root.obj or {}).get("project") is not None:
+        return current_project()
+    try:
+        return current_project()
+    except UsageError:
+        from pyggml.scaffold import bundled_files, new_project, place_for_bundled
+
+    place = place_for_bundled(Path.cwd())
+    if is_project(place):
+        say(f"using the project in {place}")
+        return Project(place.resolve())
+    project = new_project(place, bundled_files(patches=True))
+    say(f"no project here: put the one that comes with pyggml into {project.root}")
+    return project
+
+
+@click.command()
+@click.option("--pin", metavar="NAME", help="The pin to work on; by default the project's default pin.")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    help="Compilers at a time; default: as many as fit.",
+)
+@json_option
+def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
+    """Fetch the pinned upstream, apply the patches, build, and check the result.
+
+    Every step that is done already is skipped; run it again after anything went wrong, and it goes on.
+    Outside a project it makes one from what pyggml comes with: in the working directory if that is
+    empty, else in ./pyggml-project.
+
+    The check runs upstream's test-alloc and test-llama-archs; the exit code is 0 only if they pass.
+
+    \b
+    Examples:
+      pyggml up
+      pyggml up --pin 0c1e57098 --jobs 4
+    """
+    from pyggml.build.up import bring_up
+
+    project = project_or_new()
+    with Meter() as meter:
+        result = bring_up(project, pin, jobs, bytes_report=meter.bytes, step_report=meter.step, say=meter.say)
+    if as_json:
+        print_json(_document(project, result))
+    else:
+        for name, text in _rows(result):
+            click.echo(f"{name:<8}  {text}")
+    if not result.check.ok:
+        bad = next(program for program in result.check.programs if program.outcome != "passed")
+        raise PyggmlError(
+            f"the check failed: {bad.name} {bad.outcome}: {bad.detail}", f"Its output: {result.check.log}"
+        )
+
+
+def _rows(result: UpResult) -> list[tuple[str, str]]:
+    record, check = result.build.build.record, result.check
+    work = f"{record.built_steps} steps in {duration(record.built_seconds)}"
+    counts = f"{check.passed} passed, {check.failed} failed, {check.skipped} skipped"
+    when = " (remembered)" if check.remembered else f" in {duration(check.seconds)}"
+    return [
+        ("pin", result.pin + ("" if result.fetched else " (already fetched)")),
+        ("patches", f"{result.applied} of {result.total} applied"),
+        ("build", f"{record.variant}: " + (work if result.build.steps else f"up to date (last: {work})")),
+        ("check", f"{'passed' if check.ok else 'FAILED'}: {counts}{when}"),
+    ]
+
+
+def _document(project: Project, result: UpResult) -> dict[str, object]:
+    return {
+        "project": str(project.root),
+        "pin": result.pin,
+        "fetched": result.fetched,
+        "patches": {"applied": result.applied, "total": result.total, "changed": result.patched},
+        "build": build_document(result.build),
+        "check": asdict(result.check),
+    }

@@ -1,0 +1,266 @@
+"""`pyggml vendor`: fetch, list, check and add pinned upstream sources."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from pyggml.cli.common import current_project, interactive, json_option, print_json, say
+from pyggml.errors import UsageError
+from pyggml.vendor.progress import Progress
+
+_QUIET_SECONDS = 2.0
+_LINE_EVERY_SECONDS = 5.0
+
+
+@click.group()
+def vendor() -> None:
+    """The pinned upstream sources.
+
+    vendor/pins.toml names upstream snapshots (pins); each is imported into the repository of
+    vendor/UPSTREAM as one commit with a known content. Start with:
+
+        pyggml vendor fetch
+    """
+
+
+@vendor.command(short_help="Import a pin, or all of them.")
+@click.argument("pin", required=False)
+@click.option("--all", "every", is_flag=True, help="Fetch every pin.")
+@json_option
+def fetch(pin: str | None, every: bool, as_json: bool) -> None:
+    """Import PIN (by default the default pin), unless it is there already.
+
+    An sdist is taken from the package sources that pip is configured with, and kept in the cache
+    directory (PYGGML_CACHE_DIR names another one): from then on no network is needed. For example:
+
+        pyggml vendor fetch 0c1e57098
+    """
+    from pyggml.vendor import store
+    from pyggml.vendor.pins import read_pins
+
+    if every and pin is not None:
+        raise UsageError("give either PIN or --all", "Example: pyggml vendor fetch --all")
+    project = current_project()
+    pins = read_pins(project)
+    wanted = pins.pins if every else (pins.get(pin),)
+    results = []
+    with project.lock("vendor fetch"), shown_progress() as report:
+        for one in wanted:
+            results.append(store.fetch(project, pins, one, report))
+    if as_json:
+        print_json({"pins": [asdict(result) for result in results]})
+        return
+    for result in results:
+        if not result.changed:
+            click.echo(f"pin {result.pin} is there already ({result.commit[:12]})")
+            continue
+        where = f", checked out in vendor/{pins.upstream}" if result.created else ""
+        click.echo(f"pin {result.pin} imported as {result.commit[:12]}{where}")
+
+
+@vendor.command(name="list", short_help="Every pin and whether it is fetched.")
+@json_option
+def list_pins(as_json: bool) -> None:
+    """Every pin, oldest first, with its source and whether it is fetched; * marks the default.
+
+    Example: pyggml vendor list --json
+    """
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import pin_states
+
+    project = current_project()
+    pins = read_pins(project)
+    states = pin_states(project, pins)
+    if as_json:
+        rows = [
+            {
+                "name": one.pin.name,
+                "default": one.pin.name == pins.default,
+                "state": one.state,
+                "base": one.commit,
+                "commit": one.pin.commit,
+                "tree": one.pin.tree,
+                "exclude": list(one.pin.exclude),
+                "source": {"kind": one.pin.source.kind, **asdict(one.pin.source)},
+            }
+            for one in states
+        ]
+        print_json({"upstream": pins.upstream, "default": pins.default, "pins": rows})
+        return
+    width = max((len(one.pin.name) for one in states), default=0)
+    for one in states:
+        mark = "*" if one.pin.name == pins.default else " "
+        click.echo(f"{mark} {one.pin.name:{width}}  {one.state:11}  {one.pin.source.describe()}")
+    if not states:
+        click.echo("no pins yet; add one with: pyggml vendor add --help")
+
+
+@vendor.command(short_help="The vendored repository and its pins.")
+@json_option
+def status(as_json: bool) -> None:
+    """Where the vendored repository is, and which pins it has as recorded.
+
+    Example: pyggml vendor status
+    """
+    from pyggml.vendor import store
+    from pyggml.vendor.pins import read_pins
+
+    project = current_project()
+    pins = read_pins(project)
+    found = store.store_status(project, pins)
+    if as_json:
+        print_json(
+            {**asdict(found), "pins": {one.pin.name: one.state for one in store.pin_states(project, pins)}}
+        )
+        return
+    click.echo(f"{found.work_tree}: {found.repository}")
+    for one in store.pin_states(project, pins):
+        click.echo(f"  pin {one.pin.name}: {one.state}{_advice(one)}")
+
+
+@vendor.command(short_help="Check imported pins against vendor/pins.toml.")
+@click.argument("pin", required=False)
+@json_option
+def verify(pin: str | None, as_json: bool) -> None:
+    """Check that PIN (by default every fetched pin) is imported as recorded, with nothing missing.
+
+    The work tree is not looked at: `pyggml patch status` does that. For example:
+
+        pyggml vendor verify 4df29be4f
+    """
+    from pyggml.vendor import store
+    from pyggml.vendor.pins import read_pins
+
+    project = current_project()
+    pins = read_pins(project)
+    if pin is not None:
+        wanted = [pins.get(pin)]
+    else:
+        wanted = [one.pin for one in store.pin_states(project, pins) if one.state != "not fetched"]
+        wanted = wanted or [pins.get(None)]
+    checked = {one.name: store.verify(project, pins, one) for one in wanted}
+    if as_json:
+        print_json({"verified": checked})
+        return
+    for name, commit in checked.items():
+        click.echo(f"pin {name}: {commit[:12]} is complete and as recorded")
+
+
+@vendor.command(short_help="Pin a new upstream snapshot.")
+@click.argument("name")
+@click.option("--sdist", metavar="PROJECT==VERSION", help="A source distribution in a package index.")
+@click.option("--git", "url", metavar="URL", help="A git repository; needs --commit.")
+@click.option("--archive", type=click.Path(path_type=Path), help="A tar or zip archive on this machine.")
+@click.option("--directory", type=click.Path(path_type=Path), help="A directory on this machine.")
+@click.option("--commit", metavar="SHA", help="Upstream's commit id, all 40 digits.")
+@click.option("--subdir", default="", help="Take only this directory (below an archive's top directory).")
+@click.option("--exclude", multiple=True, metavar="PATH", help="Leave this out; can be given several times.")
+@click.option("--default", "make_default", is_flag=True, help="Make it the default pin.")
+@json_option
+def add(
+    name: str,
+    sdist: str | None,
+    url: str | None,
+    archive: Path | None,
+    directory: Path | None,
+    commit: str | None,
+    subdir: str,
+    exclude: tuple[str, ...],
+    make_default: bool,
+    as_json: bool,
+) -> None:
+    """Pin a new upstream snapshot as NAME: import it and write it to vendor/pins.toml.
+
+    For example, an sdist that carries upstream in a directory of its own, and a commit of a fork:
+
+    \b
+        pyggml vendor add 0c1e57098 --sdist llama-cpp-python==0.3.36 \\
+            --subdir vendor/llama.cpp --exclude docs --exclude models
+        pyggml vendor add mine --git https://example.org/fork.git --commit 0123...cdef
+    """
+    from pyggml.vendor import adding
+    from pyggml.vendor.pins import Source
+
+    given = [option for option in (sdist, url, archive, directory) if option is not None]
+    if len(given) != 1:
+        raise UsageError(
+            "give exactly one of --sdist, --git, --archive and --directory", "See: pyggml vendor add --help"
+        )
+    if directory is not None and subdir:
+        raise UsageError("--subdir does not go with --directory", "Name the inner directory itself.")
+    if url is not None and commit is None:
+        raise UsageError("--git needs --commit SHA", "Find it with: git ls-remote URL")
+    project = current_project()
+    adding.check_new(project, name, commit, exclude, subdir)
+    with project.lock("vendor add"), shown_progress() as report:
+        if sdist is not None:
+            source: Source = adding.sdist_source(sdist, subdir, report)
+        elif url is not None:
+            source = adding.git_source(url, subdir)
+        elif archive is not None:
+            source = adding.archive_source(project, archive, subdir, report)
+        else:
+            assert directory is not None  # noqa: S101
+            source = adding.directory_source(project, directory)
+        new = adding.NewPin(name, source, commit, exclude, make_default)
+        pin, result = adding.add(project, new, report)
+    if as_json:
+        print_json({"pin": pin.name, "commit": result.commit, "tree": pin.tree, "created": result.created})
+        return
+    click.echo(f"pin {pin.name} added: tree {pin.tree[:12]}, imported as {result.commit[:12]}")
+
+
+def _advice(one: object) -> str:
+    from pyggml.vendor.store import PinState
+
+    assert isinstance(one, PinState)  # noqa: S101
+    if one.state == "fetched":
+        return f" ({one.commit[:12] if one.commit else ''})"
+    return f" (pyggml vendor fetch {one.pin.name})"
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """A progress callback for the time of a command: a bar on a terminal, now and then a line elsewhere."""
+    if not interactive():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+    )
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        last = [""]
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what != last[0]:
+                last[0] = what
+                bar.reset(task, description=what)
+            bar.update(task, completed=done, total=total)
+
+        yield report
+
+
+class _Lines:
+    """Progress for logs: nothing for quick work, then a line every few seconds."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _QUIET_SECONDS
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LINE_EVERY_SECONDS
+            say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total and total > 1e6 else what)

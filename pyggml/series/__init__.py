@@ -1,0 +1,1 @@
+"""The patch series: knows git and nothing of ggml."""

@@ -1,0 +1,381 @@
+"""The series on the vendored tree: where it stands, and moving it up and down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.project import Project
+from pyggml.series.model import Series, read_series
+from pyggml.series.operation import read_operation
+from pyggml.series.stack import Commit, build_stack
+from pyggml.series.transaction import Change, FileChange, interrupted, publish, recover
+from pyggml.series.worktree import Edits, check_ready, edits
+from pyggml.vendor.pins import Pin, Pins, read_pins
+from pyggml.vendor.store import base_commit, repository
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Everything a command needs to know of the project, read once.
+
+    Attributes:
+        base: commit id of the pin's snapshot.
+        directory: where the patch files lie.
+    """
+
+    project: Project
+    pins: Pins
+    pin: Pin
+    git: Git
+    base: str
+    directory: Path
+    series: Series
+
+    @property
+    def head(self) -> str:
+        return self.git.text("rev-parse", "--verify", "HEAD")
+
+
+@dataclass(frozen=True)
+class PatchState:
+    """A patch as `patch status` shows it; `state` is `applied` or `unapplied`."""
+
+    number: int
+    name: str
+    file: str
+    subject: str
+    state: str
+    tree: str
+
+
+@dataclass(frozen=True)
+class SeriesStatus:
+    """Where the work tree stands in the series.
+
+    Attributes:
+        state: `clean` (nothing applied), `partial`, `applied`, `dirty` (tracked files are edited) or
+            `diverged` (HEAD is at no recorded tree).
+        applied: how many patches are applied; with `diverged`, how many lie below the foreign commits.
+        edits: tracked paths that are edited.
+        on_top: subjects of the commits that are in no patch file.
+        operation: what `patch continue` would go on with, in words.
+        interrupted: the command that was killed half-way and that the next command finishes.
+        elsewhere: the other pin on whose series HEAD stands.
+    """
+
+    pin: str
+    state: str
+    applied: int
+    total: int
+    head: str
+    patches: tuple[PatchState, ...]
+    edits: tuple[str, ...] = field(default=())
+    untracked: tuple[str, ...] = field(default=())
+    on_top: tuple[str, ...] = field(default=())
+    operation: str | None = None
+    interrupted: str | None = None
+    elsewhere: str | None = None
+
+
+@dataclass(frozen=True)
+class MoveResult:
+    """The outcome of `apply` and `unapply`."""
+
+    pin: str
+    changed: bool
+    applied: int
+    total: int
+    head: str
+    recovered: str | None = None
+
+
+def open_workspace(project: Project, pin_name: str | None = None) -> Workspace:
+    """Read pins and series and find the vendored repository.
+
+    Raises:
+        PyggmlError: the pin is unknown or not fetched, or the series is inconsistent.
+    """
+    pins = read_pins(project)
+    pin = pins.get(pin_name)
+    git = repository(project, pins)
+    base = base_commit(project, pins, pin)
+    directory = project.patches_dir / pin.name
+    return Workspace(project, pins, pin, git, base, directory, read_series(directory, pin.name, pin.tree))
+
+
+@contextmanager
+def changing(
+    project: Project, doing: str, pin_name: str | None = None
+) -> Iterator[tuple[Workspace, str | None]]:
+    """Hold the project for a change: lock, finish what a killed command left, then read.
+
+    Yields:
+        the workspace, and the interrupted command that was finished, if any.
+    """
+    with project.lock(doing):
+        finished = (
+            recover(project, repository(project, read_pins(project))) if _has_repository(project) else None
+        )
+        work = open_workspace(project, pin_name)
+        check_ready(work.git)
+        yield work, finished
+
+
+def _has_repository(project: Project) -> bool:
+    return repository(project, read_pins(project)).git_dir.is_dir()
+
+
+def position(work: Workspace) -> int | None:
+    """How many patches are applied, by equality of trees; None if HEAD's tree is none of the series."""
+    tree = work.git.text("rev-parse", "--verify", "HEAD^{tree}")
+    trees = work.series.trees
+    return trees.index(tree) if tree in trees else None
+
+
+def refuse_edits(work: Workspace, why: str) -> Edits:
+    """Raise if tracked files are edited.
+
+    Raises:
+        PyggmlError: they are; the message names the first and the way out.
+    """
+    found = edits(work.git)
+    if found.tracked:
+        more = f" and {len(found.tracked) - 1} more" if len(found.tracked) > 1 else ""
+        raise PyggmlError(
+            f"{work.git.work_tree}: {found.tracked[0]}{more} edited: {why} would lose that",
+            "Keep it with `pyggml patch refresh` or `pyggml patch new NAME`, "
+            f"or put it aside with `git -C {work.git.work_tree} stash`.",
+        )
+    return found
+
+
+def refuse_operation(work: Workspace) -> None:
+    """Raise while an `edit` or `new` waits for `continue`."""
+    operation = read_operation(work.project)
+    if operation is not None:
+        raise PyggmlError(
+            f"{operation.words()} is under way",
+            "Finish it with `pyggml patch continue`, or drop it with `pyggml patch abort`.",
+        )
+
+
+def known_position(work: Workspace) -> int:
+    """As `position`, refusing a diverged work tree; -1 if HEAD is at a position of another pin's series.
+
+    Raises:
+        PyggmlError: HEAD is at no recorded tree.
+    """
+    at = position(work)
+    if at is None and other_pin_at_head(work) is not None:
+        return -1
+    if at is None:
+        raise PyggmlError(
+            f"{work.git.work_tree}: HEAD is at no tree of the series on pin {work.pin.name}: it has commits of yours",
+            "Write them into patch files with `pyggml patch refresh`, or look with `pyggml patch status`.",
+        )
+    return at
+
+
+def other_pin(work: Workspace) -> PyggmlError:
+    """The refusal of a command that needs the work tree on its own pin."""
+    return PyggmlError(
+        f"the work tree stands on another pin than {work.pin.name}",
+        f"Bring it there with: pyggml patch apply --pin {work.pin.name}",
+    )
+
+
+def other_pin_at_head(work: Workspace) -> str | None:
+    """The other pin of whose series HEAD is a recorded position: moving away loses nothing then."""
+    tree = work.git.text("rev-parse", "--verify", "HEAD^{tree}")
+    for pin in work.pins.pins:
+        if pin.name == work.pin.name:
+            continue
+        try:
+            series = read_series(work.project.patches_dir / pin.name, pin.name, pin.tree)
+        except PyggmlError:
+            continue
+        if tree in series.trees:
+            return pin.name
+    return None
+
+
+def apply_series(project: Project, pin_name: str | None = None, to: int | None = None) -> MoveResult:
+    """Apply the series, or bring it to exactly `to` patches if fewer are applied now.
+
+    Args:
+        pin_name: the pin; None for the default. Another pin's series is taken off first.
+        to: how many patches; None for all.
+
+    Raises:
+        PyggmlError: local edits, foreign commits, a patch that does not give its recorded tree; nothing
+            was changed.
+    """
+    with changing(project, "patch apply", pin_name) as (work, finished):
+        refuse_operation(work)
+        total = len(work.series.patches)
+        wanted = total if to is None else _check_target(to, total)
+        at = known_position(work)
+        if at >= wanted:
+            return MoveResult(work.pin.name, False, at, total, work.head, finished)
+        return _move(work, "patch apply", wanted, finished)
+
+
+def unapply_series(project: Project, pin_name: str | None = None, to: int = 0) -> MoveResult:
+    """Take patches off until `to` are left.
+
+    Raises:
+        PyggmlError: as `apply_series`.
+    """
+    with changing(project, "patch unapply", pin_name) as (work, finished):
+        refuse_operation(work)
+        total = len(work.series.patches)
+        wanted = _check_target(to, total)
+        at = known_position(work)
+        if 0 <= at <= wanted:
+            return MoveResult(work.pin.name, False, at, total, work.head, finished)
+        return _move(work, "patch unapply", wanted, finished)
+
+
+def _check_target(to: int, total: int) -> int:
+    if not 0 <= to <= total:
+        raise PyggmlError(
+            f"there is no position {to} in a series of {total} patches", "List it with: pyggml patch list"
+        )
+    return to
+
+
+def _move(work: Workspace, doing: str, wanted: int, finished: str | None) -> MoveResult:
+    refuse_edits(work, f"`{doing}`")
+    stack = build_stack(work.git, work.directory, work.series, work.base, wanted)
+    head = stack[-1].id if stack else work.base
+    before = work.head
+    publish(
+        work.project,
+        work.git,
+        Change(
+            doing, before, head, work.git.text("rev-parse", f"{before}^{{tree}}"), work.series.trees[wanted]
+        ),
+    )
+    return MoveResult(work.pin.name, True, wanted, len(work.series.patches), head, finished)
+
+
+def subjects(work: Workspace) -> list[str]:
+    """The subject of every patch file, read without applying anything; unreadable files give an empty one."""
+    from pyggml.series.mail import read_patch
+
+    found = []
+    for number, patch in enumerate(work.series.patches, 1):
+        file = patch.file(number)
+        try:
+            found.append(read_patch((work.directory / file).read_bytes(), file).subject)
+        except PyggmlError:
+            found.append("")
+    return found
+
+
+def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus:
+    """Where the work tree stands; reads only, takes no lock.
+
+    Raises:
+        PyggmlError: the pin is unknown or not fetched, or the series is inconsistent.
+    """
+    work = open_workspace(project, pin_name)
+    operation = read_operation(project)
+    at = position(work)
+    found = edits(work.git)
+    on_top: tuple[str, ...] = ()
+    below = at
+    elsewhere = other_pin_at_head(work) if at is None else None
+    if at is None and elsewhere is None:
+        below, on_top = _foreign(work)
+    total = len(work.series.patches)
+    if at is None:
+        state = "diverged"
+    elif found.tracked:
+        state = "dirty"
+    else:
+        state = "clean" if at == 0 else "applied" if at == total else "partial"
+    applied = below or 0
+    rows = tuple(
+        PatchState(
+            number,
+            patch.name,
+            patch.file(number),
+            subject,
+            "applied" if number <= applied else "unapplied",
+            patch.tree,
+        )
+        for number, (patch, subject) in enumerate(zip(work.series.patches, subjects(work), strict=True), 1)
+    )
+    return SeriesStatus(
+        pin=work.pin.name,
+        state=state,
+        applied=applied,
+        total=total,
+        head=work.head,
+        patches=rows,
+        edits=found.tracked,
+        untracked=found.untracked,
+        on_top=on_top,
+        operation=operation.words() if operation else None,
+        interrupted=interrupted(project),
+        elsewhere=elsewhere,
+    )
+
+
+def _foreign(work: Workspace) -> tuple[int, tuple[str, ...]]:
+    """The patches below the first commit that is in no patch file, and the subjects of those above."""
+    from pyggml.series.history import read_chain
+
+    try:
+        chain = read_chain(work.git, work.base, work.head).commits
+    except PyggmlError:
+        return 0, ("(HEAD does not descend from this pin)",)
+    trees = work.series.trees
+    last = 0
+    for index, commit in enumerate(chain, 1):
+        if commit.tree in trees:
+            last = index
+    below = trees.index(chain[last - 1].tree) if last else 0
+    return below, tuple(commit.subject for commit in chain[last:])
+
+
+def file_changes(work: Workspace, new: dict[str, bytes]) -> tuple[FileChange, ...]:
+    """The changes that make `new` (file name to content) the whole content of the series' directory.
+
+    Only patch files and `series.toml` are looked at; files that are the same are left alone.
+    """
+    from pyggml.series.model import SERIES_FILE
+
+    relative = work.directory.relative_to(work.project.root).as_posix()
+    present = {path.name: path.read_bytes() for path in work.directory.glob("*.patch")}
+    listing = work.directory / SERIES_FILE
+    if listing.is_file():
+        present[SERIES_FILE] = listing.read_bytes()
+    names = sorted(present.keys() | new.keys(), key=lambda name: (name == SERIES_FILE, name))
+    return tuple(
+        FileChange(f"{relative}/{name}", present.get(name), new.get(name))
+        for name in names
+        if present.get(name) != new.get(name)
+    )
+
+
+def canonical(work: Workspace, upto: int | None = None) -> list[Commit]:
+    """The commits of the series as its files give them."""
+    return build_stack(work.git, work.directory, work.series, work.base, upto)
+
+
+__all__ = [
+    "MoveResult",
+    "PatchState",
+    "SeriesStatus",
+    "Workspace",
+    "apply_series",
+    "series_status",
+    "unapply_series",
+]

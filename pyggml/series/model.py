@@ -1,0 +1,228 @@
+"""A series as it is written down: `patches/<pin>/series.toml` and the patch files beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyggml.errors import PyggmlError
+
+SERIES_FILE = "series.toml"
+_FILE = re.compile(r"(\d{4})-([a-z0-9][a-z0-9._-]*)\.patch")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_TREE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One entry of a series.
+
+    Attributes:
+        name: the slug, unique in the series and stable when the patch moves.
+        tree: git tree id of the whole source after this patch.
+        purpose: what it is for, in a sentence.
+        drop_when: the condition under which it can be dropped.
+        proof: pytest node ids that fail without it and pass with it.
+    """
+
+    name: str
+    tree: str
+    purpose: str = ""
+    drop_when: str = ""
+    proof: tuple[str, ...] = ()
+
+    def file(self, number: int) -> str:
+        """The file name of this patch as the `number`-th (from 1) of its series."""
+        return f"{number:04d}-{self.name}.patch"
+
+
+@dataclass(frozen=True)
+class Series:
+    """An ordered series on the snapshot of one pin.
+
+    Attributes:
+        base: git tree id of the snapshot that the first patch applies to.
+    """
+
+    pin: str
+    base: str
+    patches: tuple[Patch, ...]
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """Tree ids at every position: index 0 is the base, index k the tree after patch k."""
+        return (self.base, *(patch.tree for patch in self.patches))
+
+    def find(self, wanted: str) -> int:
+        """The number (from 1) of the patch that a user calls `wanted`: a number, a name or a file name.
+
+        Raises:
+            PyggmlError: there is no such patch.
+        """
+        if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= len(self.patches):
+            return int(wanted)
+        for number, patch in enumerate(self.patches, 1):
+            if wanted in (patch.name, patch.file(number), patch.file(number).removesuffix(".patch")):
+                return number
+        raise PyggmlError(
+            f"no patch {wanted!r} in the series of pin {self.pin} ({len(self.patches)} patches)",
+            "List them with: pyggml patch list",
+        )
+
+
+def slug(text: str, taken: Iterable[str] = ()) -> str:
+    """A patch name made of `text` (a subject or a file name), distinct from those `taken`."""
+    text = re.sub(r"\.(patch|diff|txt|eml)$", "", text.strip(), flags=re.IGNORECASE)
+    text = re.sub(r"^\d+[-_. ]+(?=[A-Za-z])", "", text)
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:52].strip("-") or "patch"
+    used = set(taken)
+    name, count = plain, 2
+    while name in used:
+        name, count = f"{plain}-{count}", count + 1
+    return name
+
+
+def check_name(name: str) -> str:
+    """`name` itself, if it can be a patch name.
+
+    Raises:
+        PyggmlError: it cannot.
+    """
+    if not _NAME.fullmatch(name) or len(name) > 64:
+        raise PyggmlError(
+            f"{name!r} cannot be a patch name",
+            "Use at most 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit.",
+        )
+    return name
+
+
+def read_series(directory: Path, pin: str, base: str) -> Series:
+    """Read and check `directory/series.toml` against the files beside it.
+
+    A directory without one is an empty series on `base`.
+
+    Raises:
+        PyggmlError: the file is malformed, records another pin or base, or disagrees with the
+            directory (a patch missing, listed twice, out of order, unlisted or empty).
+    """
+    import tomllib
+
+    path = directory / SERIES_FILE
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        document = {"pin": pin, "base": base}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PyggmlError(
+            f"{path}: not valid TOML: {error}", "Mend the file and run the command again."
+        ) from error
+    if document.get("pin") != pin:
+        raise PyggmlError(
+            f"{path}: it is the series of pin {document.get('pin')!r}, in the directory of pin {pin!r}",
+            f'Set pin = "{pin}" if the directory was renamed on purpose.',
+        )
+    if document.get("base") != base:
+        raise PyggmlError(
+            f"{path}: recorded on base tree {document.get('base')}, but pin {pin} has tree {base}",
+            "A series is only ever built on its recorded base: restore vendor/pins.toml or this file.",
+        )
+    entries = document.get("patch", [])
+    if not isinstance(entries, list):
+        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Write each patch under [[patch]].")
+    patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
+    _check_files(directory, patches)
+    return Series(pin, base, patches)
+
+
+def _read_entry(path: Path, number: int, entry: Any) -> Patch:
+    def text(key: str, default: str | None = None) -> str:
+        value = entry.get(key, default) if isinstance(entry, dict) else None
+        if not isinstance(value, str):
+            raise PyggmlError(f"{path}: patch {number}: '{key}' must be a string", "Mend that entry.")
+        return value
+
+    name, file, tree = text("name"), text("file"), text("tree")
+    match = _FILE.fullmatch(file)
+    if not match or not _NAME.fullmatch(name) or match[2] != name:
+        raise PyggmlError(
+            f"{path}: patch {number}: file {file!r} does not belong to name {name!r}",
+            f"The file of this patch is called {number:04d}-{name}.patch; `pyggml patch rename` renames both.",
+        )
+    if int(match[1]) != number:
+        raise PyggmlError(
+            f"{path}: {file} stands at place {number}: the series is out of order",
+            "Restore the order of the entries, or move patches with: pyggml patch move",
+        )
+    if not _TREE.fullmatch(tree):
+        raise PyggmlError(f"{path}: patch {number}: 'tree' is not a git tree id", "Mend that entry.")
+    proof = entry.get("proof", [])
+    if not isinstance(proof, list) or not all(isinstance(node, str) for node in proof):
+        raise PyggmlError(f"{path}: patch {number}: 'proof' must be a list of strings", "Mend that entry.")
+    return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof))
+
+
+def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
+    names = [patch.name for patch in patches]
+    for name in names:
+        if names.count(name) > 1:
+            raise PyggmlError(
+                f"{directory / SERIES_FILE}: patch {name!r} is listed twice", "Remove one of the two entries."
+            )
+    listed = {patch.file(number) for number, patch in enumerate(patches, 1)}
+    present = {path.name for path in directory.glob("*.patch")} if directory.is_dir() else set()
+    missing, unlisted = sorted(listed - present), sorted(present - listed)
+    if missing:
+        raise PyggmlError(
+            f"{directory / missing[0]} is listed in {SERIES_FILE} but missing",
+            "Restore the file (git checkout -- patches), or `pyggml undo` the last change.",
+        )
+    if unlisted:
+        raise PyggmlError(
+            f"{directory / unlisted[0]} is not listed in {SERIES_FILE}",
+            "Move it out of the directory and bring it in with: pyggml patch import FILE",
+        )
+    for name in sorted(listed):
+        if (directory / name).stat().st_size == 0:
+            raise PyggmlError(f"{directory / name} is empty", "Restore the file (git checkout -- patches).")
+
+
+def series_toml(series: Series, previous: bytes | None) -> bytes:
+    """The text of `series.toml` for `series`; comments and unknown keys of `previous` survive."""
+    import tomlkit
+    from tomlkit.items import AoT, Table
+
+    document = tomlkit.parse(previous.decode("utf-8")) if previous else tomlkit.document()
+    if not previous:
+        document.add(tomlkit.comment("The patches on this pin, in order. Written by `pyggml patch`;"))
+        document.add(tomlkit.comment("purpose, drop-when and proof are yours to edit."))
+    document["pin"] = series.pin
+    document["base"] = series.base
+    old: dict[str, Table] = {}
+    if isinstance(document.get("patch"), AoT):
+        old = {str(table.get("name")): table for table in document["patch"]}
+        document.remove("patch")
+    entries = tomlkit.aot()
+    for number, patch in enumerate(series.patches, 1):
+        entry = tomlkit.table()
+        values: dict[str, Any] = {
+            "name": patch.name,
+            "file": patch.file(number),
+            "purpose": patch.purpose,
+            "drop-when": patch.drop_when,
+            "proof": list(patch.proof),
+            "tree": patch.tree,
+        }
+        for key, value in values.items():
+            entry[key] = tomlkit.string(value, multiline="\n" in value) if isinstance(value, str) else value
+        if len(patch.proof) > 1:
+            entry["proof"].multiline(True)
+        for key in old.get(patch.name, ()):
+            if key not in values:
+                entry[key] = old[patch.name][key]
+        entries.append(entry)
+    if series.patches:
+        document["patch"] = entries
+    return tomlkit.dumps(document).encode("utf-8")

@@ -1,0 +1,375 @@
+"""`vendor/pins.toml`: which upstream snapshots a project is carried on."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+
+from pyggml.errors import PyggmlError
+from pyggml.files import write_atomic
+from pyggml.project import Project
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_OBJECT_ID = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class SdistSource:
+    """A source distribution in a Python package index.
+
+    Attributes:
+        project: the index's name for the project.
+        version: its version.
+        file: the archive's file name; it selects the archive among the project's files.
+        sha256: of the archive.
+        subdir: where upstream lies inside the archive's single top directory; empty for all of it.
+    """
+
+    project: str
+    version: str
+    file: str
+    sha256: str
+    subdir: str = ""
+
+    kind: ClassVar[str] = "sdist"
+
+    def describe(self) -> str:
+        return f"sdist {self.project} {self.version}"
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """A git repository; the pin's `commit` says what of it."""
+
+    url: str
+    subdir: str = ""
+
+    kind: ClassVar[str] = "git"
+
+    def describe(self) -> str:
+        return f"git {self.url}"
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """A tar or zip archive on this machine; a relative `path` starts at the project's root."""
+
+    path: str
+    sha256: str
+    subdir: str = ""
+
+    kind: ClassVar[str] = "archive"
+
+    def describe(self) -> str:
+        return f"archive {self.path}"
+
+
+@dataclass(frozen=True)
+class DirectorySource:
+    """A directory on this machine; a relative `path` starts at the project's root."""
+
+    path: str
+
+    kind: ClassVar[str] = "directory"
+
+    def describe(self) -> str:
+        return f"directory {self.path}"
+
+
+Source = SdistSource | GitSource | ArchiveSource | DirectorySource
+
+_KINDS = tuple(model.kind for model in (SdistSource, GitSource, ArchiveSource, DirectorySource))
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One upstream snapshot.
+
+    Attributes:
+        name: what commands call it.
+        commit: upstream's commit id, where it is known.
+        tree: git's id of the imported snapshot, without `exclude`.
+        exclude: paths left out, relative to the snapshot's root.
+        source: where it comes from.
+    """
+
+    name: str
+    commit: str | None
+    tree: str
+    exclude: tuple[str, ...]
+    source: Source
+
+    @property
+    def ref(self) -> str:
+        return f"refs/tags/pin/{self.name}"
+
+
+@dataclass(frozen=True)
+class Pins:
+    """A project's pins, oldest first; `default` is empty only while there are none."""
+
+    upstream: str
+    default: str
+    pins: tuple[Pin, ...]
+
+    def get(self, name: str | None) -> Pin:
+        """The pin called `name`; None is the default pin.
+
+        Raises:
+            PyggmlError: there is no such pin.
+        """
+        wanted = self.default if name is None else name
+        for pin in self.pins:
+            if pin.name == wanted:
+                return pin
+        if not self.pins:
+            raise PyggmlError("this project has no pins yet", "Add one with: pyggml vendor add (see --help)")
+        known = ", ".join(pin.name for pin in self.pins)
+        raise PyggmlError(f"there is no pin {wanted}", f"Known pins: {known} (vendor/pins.toml).")
+
+
+def read_pins(project: Project) -> Pins:
+    """Read and check `vendor/pins.toml`.
+
+    Raises:
+        PyggmlError: it cannot be read or a value is not what it must be; names the file and the key.
+    """
+    return _parse(_Table(str(project.pins_file), "", _load(project)))
+
+
+def valid_pin_name(name: str) -> bool:
+    """Whether `name` can be a pin's name, and so the last part of a tag's."""
+    return (
+        _NAME.fullmatch(name) is not None
+        and ".." not in name
+        and not name.endswith((".", ".lock"))
+        and len(name) <= 100
+    )
+
+
+def is_commit_id(text: str) -> bool:
+    """Whether `text` is a full git object id."""
+    return _OBJECT_ID.fullmatch(text) is not None
+
+
+def add_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
+    """Append `pin` to `vendor/pins.toml`; comments and layout of the rest stay.
+
+    Args:
+        make_default: also make it the default pin; the first pin always is.
+
+    Raises:
+        PyggmlError: the name is taken or the file cannot be read or written; it is unchanged then.
+    """
+    import tomlkit
+    from tomlkit.items import Table
+
+    pins = read_pins(project)
+    if any(known.name == pin.name for known in pins.pins):
+        raise PyggmlError(
+            f"there is already a pin {pin.name} in {project.pins_file}",
+            "Choose another name; nothing was changed.",
+        )
+    document = tomlkit.parse(project.pins_file.read_bytes())
+    table = tomlkit.table()
+    if pin.commit is not None:
+        table.add("commit", pin.commit)
+    table.add("tree", pin.tree)
+    table.add("exclude", list(pin.exclude))
+    source = tomlkit.table()
+    source.add("kind", pin.source.kind)
+    for key, value in vars(pin.source).items():
+        if value != "":
+            source.add(key, value)
+    table.add("source", source)
+    if make_default or not pins.pins:
+        if "default" in document:
+            document["default"] = pin.name
+        else:
+            document.add("default", tomlkit.item(pin.name))
+    parent = document.get("pin")
+    if parent is None:
+        parent = tomlkit.table(is_super_table=True)
+        document.add("pin", parent)
+    assert isinstance(parent, Table) or hasattr(parent, "append")  # noqa: S101
+    parent.append(pin.name, table)
+    text = tomlkit.dumps(document)
+    _check_written(project, text, pin)
+    write_atomic(project.pins_file, text.encode())
+
+
+def _check_written(project: Project, text: str, pin: Pin) -> None:
+    again = _parse(_Table(str(project.pins_file), "", tomllib.loads(text)))
+    if again.pins[-1] != pin:
+        raise PyggmlError(
+            f"cannot add pin {pin.name} to {project.pins_file} without disturbing it",
+            "Nothing was changed; move all [pin.*] tables to the end of that file and try again.",
+        )
+
+
+def _load(project: Project) -> Mapping[str, Any]:
+    path = project.pins_file
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise PyggmlError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PyggmlError(
+            f"{path} is not UTF-8 text (byte {error.start})", "TOML files must be UTF-8."
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise PyggmlError(f"{path} is not valid TOML: {error}", "Correct the file and try again.") from error
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A TOML table that knows where it stands, so that every complaint names the file and the key."""
+
+    file: str
+    key: str
+    values: Mapping[str, Any]
+
+    def wrong(self, key: str, expected: str) -> PyggmlError:
+        name = f"{self.key}.{key}" if self.key else key
+        return PyggmlError(f"{self.file}: {name} must be {expected}", self._got(key))
+
+    def _got(self, key: str) -> str:
+        return f"It is {self.values[key]!r} there." if key in self.values else "It is missing there."
+
+    def only(self, *keys: str) -> None:
+        for key in self.values:
+            if key not in keys:
+                place = f" in [{self.key}]" if self.key else ""
+                raise PyggmlError(
+                    f"{self.file}: unknown key {key!r}{place}", f"Known keys there: {', '.join(keys)}."
+                )
+
+    def table(self, key: str) -> _Table:
+        value = self.values.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "a table")
+        return _Table(self.file, f"{self.key}.{key}" if self.key else key, value)
+
+    def text(self, key: str, expected: str = "a non-empty string") -> str:
+        value = self.values.get(key)
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise self.wrong(key, expected)
+        return value
+
+    def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
+        value = self.text(key, expected)
+        if not pattern.fullmatch(value):
+            raise self.wrong(key, expected)
+        return value
+
+    def inner_path(self, key: str) -> str:
+        expected = "a relative path without '..'"
+        value = self.text(key, expected) if key in self.values else ""
+        if value and not is_inner_path(value):
+            raise self.wrong(key, expected)
+        return str(PurePosixPath(value)) if value else ""
+
+    def inner_paths(self, key: str) -> tuple[str, ...]:
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(
+            isinstance(path, str) and is_inner_path(path) for path in value
+        ):
+            raise self.wrong(key, "a list of relative paths without '..'")
+        return tuple(str(PurePosixPath(path)) for path in value)
+
+
+def is_inner_path(path: str) -> bool:
+    """Whether `path` is relative, not empty and stays inside whatever it is joined to."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts and "\0" not in path
+
+
+def _parse(top: _Table) -> Pins:
+    top.only("upstream", "default", "pin")
+    upstream = top.text("upstream", "a plain directory name")
+    if not valid_upstream(upstream):
+        raise top.wrong("upstream", "a plain directory name")
+    if not top.values.get("pin"):
+        if top.values.get("default"):
+            raise top.wrong("default", "left out while there are no pins")
+        return Pins(upstream, "", ())
+    table = top.table("pin")
+    pins = tuple(_parse_pin(table, name) for name in table.values)
+    default = top.text("default", "the name of a pin")
+    if default not in {pin.name for pin in pins}:
+        raise top.wrong("default", f"one of the pins ({', '.join(pin.name for pin in pins)})")
+    return Pins(upstream, default, pins)
+
+
+def valid_upstream(name: str) -> bool:
+    """Whether `name` can be the directory of the work tree inside `vendor/`."""
+    return _NAME.fullmatch(name) is not None and name != "pins.toml"
+
+
+def _parse_pin(parent: _Table, name: str) -> Pin:
+    if not valid_pin_name(name):
+        raise PyggmlError(
+            f"{parent.file}: {name!r} cannot be a pin's name",
+            "Use letters, digits, '.', '_' and '-'; no '..', no '.' or '-' first, no '.' or '.lock' last.",
+        )
+    table = parent.table(name)
+    table.only("commit", "tree", "exclude", "source")
+    source = _parse_source(table.table("source"))
+    commit = None
+    if "commit" in table.values or isinstance(source, GitSource):
+        commit = table.matching("commit", _OBJECT_ID, "a full commit id, 40 lowercase hex digits")
+    return Pin(
+        name=name,
+        commit=commit,
+        tree=table.matching("tree", _OBJECT_ID, "a full git tree id, 40 lowercase hex digits"),
+        exclude=table.inner_paths("exclude"),
+        source=source,
+    )
+
+
+def _parse_source(table: _Table) -> Source:
+    kind = table.text("kind", f"one of {', '.join(_KINDS)}")
+    digest = "64 lowercase hex digits"
+    match kind:
+        case "sdist":
+            table.only("kind", "project", "version", "file", "sha256", "subdir")
+            file = table.text("file")
+            if not is_file_name(file):
+                raise table.wrong("file", "a file name without directories")
+            return SdistSource(
+                project=table.matching("project", _NAME, "a project's name in a package index"),
+                version=table.text("version"),
+                file=file,
+                sha256=table.matching("sha256", _SHA256, digest),
+                subdir=table.inner_path("subdir"),
+            )
+        case "git":
+            table.only("kind", "url", "subdir")
+            url = table.text("url")
+            if url.startswith("-"):
+                raise table.wrong("url", "a URL or a path of a git repository")
+            return GitSource(url=url, subdir=table.inner_path("subdir"))
+        case "archive":
+            table.only("kind", "path", "sha256", "subdir")
+            return ArchiveSource(
+                path=table.text("path", "the path of an archive"),
+                sha256=table.matching("sha256", _SHA256, digest),
+                subdir=table.inner_path("subdir"),
+            )
+        case "directory":
+            table.only("kind", "path")
+            return DirectorySource(path=table.text("path", "the path of a directory"))
+        case _:
+            raise table.wrong("kind", f"one of {', '.join(_KINDS)}")
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` is one component of a path and nothing else."""
+    return (
+        name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0") and not name.startswith(".")
+    )
