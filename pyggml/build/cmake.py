@@ -102,6 +102,9 @@ class _Run:
         if stale:
             say(f"configuring {self.plan.variant} with CMake {self.tools.cmake_version}")
             self.configure()
+        else:
+            # A patch may have changed CMake files; which targets there are shows only afterwards.
+            self.refresh()
         targets, left_out = self.targets()
         record = self.record(fingerprint, targets, before)
         write_record(directory, replace(record, state="configured"))
@@ -143,9 +146,18 @@ class _Run:
             told = "\n".join(error.first_error()) or f"cmake ended with status {status}"
             raise PyggmlError(f"configuring {self.plan.variant} failed:\n{told}", self.see_log())
 
+    def refresh(self) -> None:
+        output = NinjaOutput()
+        if self.ninja(("build.ninja",), output) != 0:
+            if output.disk_full:
+                raise _disk_full(self.plan.directory)
+            told = "\n".join(output.first_error()) or "ninja failed without saying why"
+            raise PyggmlError(f"configuring {self.plan.variant} failed:\n{told}", self.see_log())
+
     def targets(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         known = {
-            name.decode() for name in _TARGET.findall((self.plan.directory / "build.ninja").read_bytes())
+            name.decode("utf-8", "replace")
+            for name in _TARGET.findall((self.plan.directory / "build.ninja").read_bytes())
         }
         missing = tuple(name for name in self.plan.targets if name not in known)
         if not missing:

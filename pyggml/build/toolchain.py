@@ -111,9 +111,9 @@ def wheel_tools(
         PyggmlError: pip cannot install them.
     """
     if cache is None:
-        import platformdirs
+        from pyggml.vendor.cache import cache_dir
 
-        cache = platformdirs.user_cache_path("pyggml")
+        cache = cache_dir()
     tag = f"py{sys.version_info.major}{sys.version_info.minor}-{sys.platform}"
     home = cache / "tools" / tag
     found = _in_wheels(home)
@@ -232,14 +232,16 @@ def _in_wheels(home: Path) -> tuple[tuple[Path, str], tuple[Path, str]] | None:
 def _pip(python: Path, target: Path) -> None:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--only-binary", ":all:", "--target", str(target), *WHEELS]
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    # `user = true` in somebody's pip configuration excludes --target.
+    env = {**os.environ, "PIP_USER": "0"}
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env, check=False)
     if done.returncode == 0:
         return
     lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no message")
     raise PyggmlError(
         f"CMake and Ninja are not on PATH, and pip could not install them: {why}",
-        "Install cmake and ninja with the system's package manager, or make pip work, and run it again.",
+        "Install cmake and ninja with the system's package manager, or make `python -m pip` work.",
     )
 
 

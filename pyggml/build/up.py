@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pyggml.build.check import CheckResult, check_build
@@ -12,8 +13,7 @@ from pyggml.build.progress import Report
 from pyggml.build.run import build_project
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-
-Bytes = Callable[[str, int, int | None], None]
+from pyggml.vendor.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def bring_up(
     pin_name: str | None,
     jobs: int | None,
     *,
-    bytes_report: Bytes,
+    fetching: Callable[[], AbstractContextManager[Progress]],
     step_report: Report,
     say: Callable[[str], None],
 ) -> UpResult:
@@ -48,7 +48,7 @@ def bring_up(
     Args:
         pin_name: None is the default pin.
         jobs: parallel compilers; None means as many as fit.
-        bytes_report: (what, done, total) while fetching.
+        fetching: gives a progress callback for the time of the fetch.
         step_report: called after each compiled step.
         say: told in a line what begins.
 
@@ -62,8 +62,8 @@ def bring_up(
 
     pins = read_pins(project)
     pin = pins.get(pin_name)
-    with project.lock("up"):
-        fetched = fetch(project, pins, pin, bytes_report)
+    with project.lock("up"), fetching() as fetch_report:
+        fetched = fetch(project, pins, pin, fetch_report)
     say(f"{pins.upstream} at pin {pin.name}: {'fetched' if fetched.changed else 'already there'}")
     moved = apply_series(project, pin.name)
     say(f"patches: {moved.applied} of {moved.total} applied" + ("" if moved.changed else ", nothing to do"))

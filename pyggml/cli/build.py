@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,11 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Shows how far something is: a bar on a terminal, otherwise a line for every tenth."""
+    """Shows how far the compiling is: a bar on a terminal, otherwise a line for every tenth."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._task: Any = None
-        self._what = ""
         self._tenth = 0
 
     def __enter__(self) -> Meter:
@@ -33,38 +31,26 @@ class Meter:
         self._end()
 
     def say(self, text: str) -> None:
-        """A line that stays, above the bar."""
+        """A line that stays, below what was shown so far."""
         self._end()
         say(text)
 
     def step(self, step: Step) -> None:
-        """For `pyggml.build`: a step is compiled."""
-        self._show("building", step.done, step.total, f"{step.done} of {step.total} steps")
-
-    def bytes(self, what: str, done: int, total: int | None) -> None:
-        """For `pyggml.vendor`: so many bytes of something are done."""
-        size = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
-        self._show(what, done, total, size)
-
-    def _show(self, what: str, done: int, total: int | None, text: str) -> None:
-        if what != self._what:
-            self._end()
-            self._what = what
-        if not interactive():
-            tenth = done * 10 // total if total else 0
-            if tenth > self._tenth:
-                self._tenth = tenth
-                say(f"{what}: {text}")
-            return
-        if self._bar is None:
-            self._begin()
-        self._bar.update(self._task, description=what, completed=done, total=total, text=text)
+        """A step is compiled or linked."""
+        text = f"{step.done} of {step.total} steps"
+        if interactive():
+            if self._bar is None:
+                self._begin()
+            self._bar.update(self._task, completed=step.done, total=step.total, text=text)
+        elif step.done * 10 // step.total > self._tenth:
+            self._tenth = step.done * 10 // step.total
+            say(f"building: {text}")
 
     def _begin(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = ("{task.description}", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+        columns = ("building", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task("", total=None, text="")
         self._bar.start()
@@ -72,7 +58,7 @@ class Meter:
     def _end(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        self._bar, self._what, self._tenth = None, "", 0
+        self._bar, self._tenth = None, 0
 
 
 def duration(seconds: float) -> str:
@@ -105,18 +91,10 @@ def build_document(result: BuildResult) -> dict[str, Any]:
     }
 
 
-def targets_option() -> Callable[[Any], Any]:
-    return click.option(
-        "--target",
-        "targets",
-        multiple=True,
-        metavar="T",
-        help="Build only this CMake target; can be given several times.",
-    )
-
-
 @click.command(epilog="See pyggml up for fetching, patching, building and checking in one go.")
-@targets_option()
+@click.option(
+    "--target", "targets", multiple=True, metavar="T", help="Build only this CMake target; can be repeated."
+)
 @click.option(
     "-j",
     "--jobs",
@@ -162,7 +140,7 @@ def build(
     )
     with Meter() as meter:
         result = build_project(current_project(), options, meter.step, meter.say)
-    if result.left_out:
+    if result.left_out and result.steps:
         say(f"this upstream has no {', '.join(result.left_out)}: left out")
     if as_json:
         print_json(build_document(result))

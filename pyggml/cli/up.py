@@ -60,10 +60,11 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
       pyggml up --pin 0c1e57098 --jobs 4
     """
     from pyggml.build.up import bring_up
+    from pyggml.cli.vendor import shown_progress
 
     project = project_or_new()
     with Meter() as meter:
-        result = bring_up(project, pin, jobs, bytes_report=meter.bytes, step_report=meter.step, say=meter.say)
+        result = bring_up(project, pin, jobs, fetching=shown_progress, step_report=meter.step, say=meter.say)
     if as_json:
         print_json(_document(project, result))
     else:

@@ -30,13 +30,14 @@ class Identity:
 
     def environment(self) -> dict[str, str]:
         """For `git commit-tree`: this author, and the fixed committer that makes commit ids reproducible."""
+        # The @ makes git take small numbers for seconds, too.
         return {
             "GIT_AUTHOR_NAME": self.name,
             "GIT_AUTHOR_EMAIL": self.email,
-            "GIT_AUTHOR_DATE": self.date,
+            "GIT_AUTHOR_DATE": f"@{self.date}",
             "GIT_COMMITTER_NAME": "pyggml",
             "GIT_COMMITTER_EMAIL": "pyggml@users.noreply.github.com",
-            "GIT_COMMITTER_DATE": self.date,
+            "GIT_COMMITTER_DATE": f"@{self.date}",
         }
 
 
@@ -74,6 +75,7 @@ def read_patch(data: bytes, name: str) -> PatchMail:
     if not data.startswith(b"From "):
         # mailinfo skips to the first header; without the envelope line it would take a leading blank for the body
         data = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n" + data
+    data = _readable(data)
     with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
         try:
             info = run_outside(
@@ -107,6 +109,18 @@ def read_patch(data: bytes, name: str) -> PatchMail:
     author = fields.get("Author") or fields.get("Email") or UNKNOWN_AUTHOR[0]
     date = raw_date(fields.get("Date", ""))
     return PatchMail(Identity(author, fields.get("Email") or UNKNOWN_AUTHOR[1], date), message, diff)
+
+
+def _readable(data: bytes) -> bytes:
+    """The file with its message in UTF-8: one of undeclared encoding that is not UTF-8 is taken for Latin-1."""
+    match = re.search(rb"^(---$|diff )", data, re.MULTILINE)
+    head, rest = (data[: match.start()], data[match.start() :]) if match else (data, b"")
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError:
+        if not re.search(rb"^Content-Type:.*charset=", head, re.MULTILINE | re.IGNORECASE):
+            return head.decode("latin-1").encode("utf-8") + rest
+    return data
 
 
 def refuse_crlf(data: bytes, name: str) -> None:

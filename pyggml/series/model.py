@@ -132,6 +132,7 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
     entries = document.get("patch", [])
     if not isinstance(entries, list):
         raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Write each patch under [[patch]].")
+    _refuse_doubles(path, entries)
     patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
     _check_files(directory, patches)
     return Series(pin, base, patches)
@@ -164,13 +165,14 @@ def _read_entry(path: Path, number: int, entry: Any) -> Patch:
     return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof))
 
 
-def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
-    names = [patch.name for patch in patches]
+def _refuse_doubles(path: Path, entries: list[Any]) -> None:
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for name in names:
         if names.count(name) > 1:
-            raise PyggmlError(
-                f"{directory / SERIES_FILE}: patch {name!r} is listed twice", "Remove one of the two entries."
-            )
+            raise PyggmlError(f"{path}: patch {name!r} is listed twice", "Remove one of the two entries.")
+
+
+def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
     listed = {patch.file(number) for number, patch in enumerate(patches, 1)}
     present = {path.name for path in directory.glob("*.patch")} if directory.is_dir() else set()
     missing, unlisted = sorted(listed - present), sorted(present - listed)

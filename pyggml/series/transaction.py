@@ -73,8 +73,13 @@ class Change:
         )
 
     @property
+    def moves(self) -> bool:
+        """Whether the index has to follow: edits that become a commit move it without touching a file."""
+        return self.head_old != self.head_new or self.tree_old != self.tree_new
+
+    @property
     def empty(self) -> bool:
-        return self.head_old == self.head_new and self.tree_old == self.tree_new and not self.files
+        return not self.moves and not self.files
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,13 @@ def publish(project: Project, git: Git, change: Change) -> None:
     _check_files(project, change)
     journal = _journal(project)
     project.make_state_dir()
-    write_atomic(journal, _encode(change, time.time()))
-    try:
-        _carry_out(project, git, change, paths)
-    except BaseException as error:
-        _roll_back(project, git, change, error)
-        raise
+    with _index_lock(git):
+        write_atomic(journal, _encode(change, time.time()))
+        try:
+            _carry_out(project, git, change, paths)
+        except BaseException as error:
+            _roll_back(project, git, change, error)
+            raise
     _finish(project, git, change)
 
 
@@ -136,30 +142,33 @@ def recover(project: Project, git: Git) -> str | None:
         )
     paths = changed_paths(git, change.tree_old, change.tree_new)
     check_settled(git, paths)
-    _carry_out(project, git, change, paths)
+    with _index_lock(git):
+        _carry_out(project, git, change, paths)
     _finish(project, git, change)
     return change.doing
 
 
 def _carry_out(project: Project, git: Git, change: Change, paths: Sequence[PathChange]) -> None:
     """Every step may have been done before by a process that died: each is a no-op then."""
-    with _index_lock(git):
-        if change.tree_old != change.tree_new:
-            _move_work_tree(git, change, paths)
-        for file in change.files:
-            target = project.root / file.path
-            if file.new is None:
-                remove_file(target)
-            elif not target.is_file() or target.read_bytes() != file.new:
-                write_atomic(target, file.new)
-        if git.resolve(BRANCH) != change.head_new:
-            git.run(
-                "update-ref",
-                "-m",
-                f"pyggml: {change.doing}",
-                "--stdin",
-                stdin=f"update {BRANCH} {change.head_new} {change.head_old}\n".encode(),
-            )
+    if change.moves:
+        _move_work_tree(git, change, paths)
+    for file in change.files:
+        _write_file(project.root / file.path, file.new)
+    if git.resolve(BRANCH) != change.head_new:
+        git.run(
+            "update-ref",
+            "-m",
+            f"pyggml: {change.doing}",
+            "--stdin",
+            stdin=f"update {BRANCH} {change.head_new} {change.head_old}\n".encode(),
+        )
+
+
+def _write_file(target: Path, content: bytes | None) -> None:
+    if content is None:
+        remove_file(target)
+    elif not target.is_file() or target.read_bytes() != content:
+        write_atomic(target, content)
 
 
 def _move_work_tree(git: Git, change: Change, paths: Sequence[PathChange]) -> None:
@@ -167,7 +176,7 @@ def _move_work_tree(git: Git, change: Change, paths: Sequence[PathChange]) -> No
     remove_file(private.with_name(private.name + ".lock"))
     shutil.copyfile(git.git_dir / "index", private)
     index = git.with_index(private)
-    index.run("read-tree", "-m", change.tree_new)
+    index.run("read-tree", "--reset", change.tree_new)
     write_paths(index, paths)
     private.replace(git.git_dir / "index")
 
@@ -212,15 +221,10 @@ def _roll_back(project: Project, git: Git, change: Change, error: BaseException)
             return
         paths = changed_paths(git, back.tree_old, back.tree_new)
         check_settled(git, paths)
-        with _index_lock(git):
-            if back.tree_old != back.tree_new:
-                _move_work_tree(git, back, paths)
-            for file in change.files:
-                target = project.root / file.path
-                if file.old is None:
-                    remove_file(target)
-                elif not target.is_file() or target.read_bytes() != file.old:
-                    write_atomic(target, file.old)
+        if back.moves:
+            _move_work_tree(git, back, paths)
+        for file in change.files:
+            _write_file(project.root / file.path, file.old)
         remove_file(_journal(project))
     except Exception as second:
         raise PyggmlError(

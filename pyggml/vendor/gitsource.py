@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import IO
 
 from pyggml.errors import PyggmlError
+from pyggml.git.pipe import piped
 from pyggml.git.runner import Git, GitError, run_outside
-from pyggml.vendor.gitpipe import piped
 from pyggml.vendor.progress import Progress
 from pyggml.vendor.snapshot import EXECUTABLE, FILE, SYMLINK, Entry
 

@@ -7,8 +7,8 @@ from typing import IO
 
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file
+from pyggml.git.pipe import piped
 from pyggml.git.runner import Git
-from pyggml.vendor.gitpipe import piped
 from pyggml.vendor.snapshot import SYMLINK, Entry, Readable, Snapshot, shown
 
 _CHUNK = 1 << 20

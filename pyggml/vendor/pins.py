@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -167,7 +168,6 @@ def add_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
         PyggmlError: the name is taken or the file cannot be read or written; it is unchanged then.
     """
     import tomlkit
-    from tomlkit.items import Table
 
     pins = read_pins(project)
     if any(known.name == pin.name for known in pins.pins):
@@ -196,7 +196,6 @@ def add_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
     if parent is None:
         parent = tomlkit.table(is_super_table=True)
         document.add("pin", parent)
-    assert isinstance(parent, Table) or hasattr(parent, "append")  # noqa: S101
     parent.append(pin.name, table)
     text = tomlkit.dumps(document)
     _check_written(project, text, pin)
@@ -204,8 +203,10 @@ def add_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
 
 
 def _check_written(project: Project, text: str, pin: Pin) -> None:
-    again = _parse(_Table(str(project.pins_file), "", tomllib.loads(text)))
-    if again.pins[-1] != pin:
+    last = None
+    with contextlib.suppress(tomllib.TOMLDecodeError, PyggmlError):
+        last = _parse(_Table(str(project.pins_file), "", tomllib.loads(text))).pins[-1]
+    if last != pin:
         raise PyggmlError(
             f"cannot add pin {pin.name} to {project.pins_file} without disturbing it",
             "Nothing was changed; move all [pin.*] tables to the end of that file and try again.",

@@ -15,6 +15,7 @@ from pyggml.errors import PyggmlError
 
 MAX_BYTES = 4 << 30
 MAX_MEMBERS = 500_000
+MAX_PATH_BYTES = 4096
 _MAX_LINKS_FOLLOWED = 40
 
 FILE = b"100644"
@@ -177,6 +178,8 @@ class Snapshot:
     def _parts(self, path: bytes) -> list[bytes]:
         if b"\0" in path:
             raise self.refuse(path, "a NUL byte in its name")
+        if len(path) > MAX_PATH_BYTES:
+            raise self.refuse(path[:100], f"a name of more than {MAX_PATH_BYTES} bytes")
         if path.startswith((b"/", b"\\")) or (
             path[1:2] == b":" and path[:1].isalpha() and path[2:3] in b"/\\"
         ):

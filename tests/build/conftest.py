@@ -34,8 +34,11 @@ add_executable(test-llama-archs archs.cpp)
 
 # As upstream's: configure anew when the git index changes.
 COMMON = """\
-if(EXISTS "${PROJECT_SOURCE_DIR}/.git/index")
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/.git/index")
+if(EXISTS "${PROJECT_SOURCE_DIR}/.git")
+    set(GIT_DIR "${PROJECT_SOURCE_DIR}/.git")
+    if(EXISTS "${GIT_DIR}/index")
+        set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${GIT_DIR}/index")
+    endif()
 endif()
 """
 
@@ -65,7 +68,14 @@ def plain_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
     for name in list(os.environ):
-        if name.startswith(("GIT_", "CCACHE_")) or name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS"):
+        if name.startswith(("GIT_", "CCACHE_")) or name in (
+            "CC",
+            "CXX",
+            "CFLAGS",
+            "CXXFLAGS",
+            "LDFLAGS",
+            "PYGGML_CACHE_DIR",
+        ):
             monkeypatch.delenv(name)
 
 

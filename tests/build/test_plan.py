@@ -106,7 +106,12 @@ def test_sanitizers_and_werror_are_passed_to_both_projects_and_name_the_variant(
     made = plan(tree, sanitize=("address", "undefined"), fatal_warnings=True)
     entries = dict(made.options)
     assert made.variant == "p1-cpu-asan-ubsan-werror"
-    on = ("LLAMA_SANITIZE_ADDRESS", "GGML_SANITIZE_ADDRESS", "LLAMA_SANITIZE_UNDEFINED", "LLAMA_FATAL_WARNINGS")
+    on = (
+        "LLAMA_SANITIZE_ADDRESS",
+        "GGML_SANITIZE_ADDRESS",
+        "LLAMA_SANITIZE_UNDEFINED",
+        "LLAMA_FATAL_WARNINGS",
+    )
     assert all(entries[name] == "ON" for name in on)
     assert "GGML_SANITIZE_UNDEFINED" not in entries
     # GCC 12 warns inside its own AVX-512 headers.
@@ -120,7 +125,12 @@ def test_sanitizer_that_the_tree_does_not_know_is_refused(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(None, ()), ("", ()), ("undefined,address", ("address", "undefined")), (" address , address", ("address",))],
+    [
+        (None, ()),
+        ("", ()),
+        ("undefined,address", ("address", "undefined")),
+        (" address , address", ("address",)),
+    ],
 )
 def test_sanitize_list(text: str | None, expected: tuple[str, ...]) -> None:
     assert parse_sanitize(text) == expected

@@ -62,7 +62,10 @@ def test_first_error_is_at_most_eight_lines() -> None:
 
 
 def test_linker_error() -> None:
-    text = "[9/9] x\nFAILED: bin/p\nc++ -o p\n/usr/bin/ld: p.o: in function `main':\np.cpp:(.text+0x5): undefined reference to `f'\n"
+    text = (
+        "[9/9] x\nFAILED: bin/p\nc++ -o p\n/usr/bin/ld: p.o: in function `main':\n"
+        "p.cpp:(.text+0x5): undefined reference to `f'\n"
+    )
     assert fed(text).first_error() == ["p.cpp:(.text+0x5): undefined reference to `f'"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.toolchain import find_toolchain, parse_version
+from pyggml.build.toolchain import Toolchain, find_toolchain, parse_version
 from pyggml.errors import PyggmlError
 
 
@@ -34,9 +34,15 @@ def compilers(bin_dir: Path) -> None:
     program(bin_dir / "c++", says("c++ 12.2"))
 
 
-def find(bin_dir: Path, tmp_path: Path, said: list[str] | None = None, python: Path | None = None, **env: str):  # type: ignore[no-untyped-def]
+def find(
+    bin_dir: Path, tmp_path: Path, said: list[str] | None = None, python: Path | None = None, **env: str
+) -> Toolchain:
     return find_toolchain(
-        "x86_64", (said if said is not None else []).append, {"PATH": str(bin_dir), **env}, tmp_path / "cache", python
+        "x86_64",
+        (said if said is not None else []).append,
+        {"PATH": str(bin_dir), **env},
+        tmp_path / "cache",
+        python,
     )
 
 
@@ -105,7 +111,8 @@ def test_too_old_cmake_is_replaced_by_the_wheel_once(bin_dir: Path, tmp_path: Pa
     compilers(bin_dir)
     program(bin_dir / "cmake", says("cmake version 3.10.2"))
     program(bin_dir / "ninja", says("1.11.1"))
-    pip, said = fake_pip(tmp_path), []
+    pip = fake_pip(tmp_path)
+    said: list[str] = []
     first = find(bin_dir, tmp_path, said, python=pip)
     second = find(bin_dir, tmp_path, said, python=pip)
     assert first.cmake == second.cmake

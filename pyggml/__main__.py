@@ -1,0 +1,5 @@
+"""`python -m pyggml`."""
+
+from pyggml.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""A machine of their own for these tests: no home, no git configuration of the user's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from series_helpers import Sandbox, make_sandbox
+
+from pyggml.project import Project
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    monkeypatch = pytest.MonkeyPatch()
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "PYGGML_")):
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", "utf-8")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    yield
+    monkeypatch.undo()
+
+
+@pytest.fixture(scope="session")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with its source fetched, made once and copied for every test."""
+    directory = tmp_path_factory.mktemp("fetched")
+    make_sandbox(directory)
+    return directory
+
+
+@pytest.fixture
+def box(tmp_path: Path, fetched: Path) -> Sandbox:
+    """A project on a small upstream; nothing applied, no patches."""
+    shutil.copytree(fetched, tmp_path / "box", symlinks=True)
+    return Sandbox(Project(tmp_path / "box" / "project"))
+
+
+@pytest.fixture(scope="session")
+def with_three(tmp_path_factory: pytest.TempPathFactory, fetched: Path) -> Path:
+    directory = tmp_path_factory.mktemp("three") / "box"
+    shutil.copytree(fetched, directory, symlinks=True)
+    box = Sandbox(Project(directory / "project"))
+    box.patch("first", "src/scale.c", "line 3\n", "line three\n")
+    box.patch("second", "src/scale.c", "line 20\n", "line twenty\n")
+    box.patch("third", "README.md", "upstream\n", "downstream\n")
+    return directory
+
+
+@pytest.fixture
+def three(tmp_path: Path, with_three: Path) -> Sandbox:
+    """A project with three patches, all applied."""
+    shutil.copytree(with_three, tmp_path / "box", symlinks=True)
+    return Sandbox(Project(tmp_path / "box" / "project"))
