@@ -1,3 +1,19 @@
-"""pyggml: carry, build and prove your own patches on ggml and llama.cpp."""
+"""pyggml: carry, build and prove your own patches on ggml and llama.cpp.
+
+`pyggml.lib` and `pyggml.ffi` are the raw C level of the active build: the one of the project around the
+working directory, or of PYGGML_BUILD. They are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("lib", "ffi"):
+        raise AttributeError(f"module 'pyggml' has no attribute {name!r}")
+    from pyggml.native.load import load
+
+    return getattr(load(), name)

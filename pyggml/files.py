@@ -12,10 +12,13 @@ from pyggml.errors import PyggmlError
 def write_atomic(path: Path, data: bytes) -> None:
     """Write `data` beside `path`, flush it to the disk and rename it into place.
 
+    The name beside it is always the same, so that what a killed process left is written over by the next;
+    two processes that write one file need a lock of their own.
+
     Raises:
         PyggmlError: the file cannot be written (no space, no permission); `path` is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as file:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.files import write_atomic
 
 LOCK_PATIENCE_SECONDS = 10.0
 
@@ -44,8 +43,12 @@ class Project:
     def make_state_dir(self) -> Path:
         """Create the state directory, hidden from the user's own git, and return it."""
         ignore = self.state_dir / ".gitignore"
-        if not ignore.exists():
-            write_atomic(ignore, b"*\n")
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+            if not ignore.exists():
+                ignore.write_bytes(b"*\n")
+        except OSError as error:
+            raise PyggmlError(f"cannot write in {self.state_dir}: {error.strerror or error}") from error
         return self.state_dir
 
     @contextlib.contextmanager

@@ -12,6 +12,7 @@ from pyggml.cli.common import current_project, interactive, json_option, print_j
 if TYPE_CHECKING:
     from pyggml.build.cmake import BuildResult
     from pyggml.build.progress import Step
+    from pyggml.native.assemble import PythonSide
 
 
 class Meter:
@@ -91,6 +92,22 @@ def build_document(result: BuildResult) -> dict[str, Any]:
     }
 
 
+def python_document(side: PythonSide | None) -> dict[str, Any] | None:
+    """The Python side of a build for `--json`; null when it was not made."""
+    if side is None:
+        return None
+    return {
+        "directory": str(side.directory),
+        "extension": str(side.extension),
+        "declarations": str(side.declarations),
+        "abi": str(side.abi),
+        "functions": side.functions,
+        "omitted": side.omitted,
+        "compiled": side.compiled,
+        "seconds": side.seconds,
+    }
+
+
 @click.command(epilog="See pyggml up for fetching, patching, building and checking in one go.")
 @click.option(
     "--target", "targets", multiple=True, metavar="T", help="Build only this CMake target; can be repeated."
@@ -121,6 +138,9 @@ def build(
     .pyggml/build/VARIANT with its log, build.log. It is incremental: switching a patch recompiles what
     the patch touches, and an interrupted build goes on where it stopped.
 
+    The Python bindings and the virtual devices are compiled with it, into VARIANT/python; with --target
+    they are left as they are.
+
     \b
     Examples:
       pyggml build                                  the default programs and libraries
@@ -128,7 +148,7 @@ def build(
       pyggml build --sanitize address,undefined     beside the normal build
     """
     from pyggml.build.plan import BuildOptions, parse_sanitize
-    from pyggml.build.run import build_project
+    from pyggml.native.assemble import build_all
 
     options = BuildOptions(
         targets=targets,
@@ -139,13 +159,15 @@ def build(
         clean=clean,
     )
     with Meter() as meter:
-        result = build_project(current_project(), options, meter.step, meter.say)
+        result, side = build_all(current_project(), options, meter.step, meter.say)
     if result.left_out and result.steps:
         say(f"this upstream has no {', '.join(result.left_out)}: left out")
     if as_json:
-        print_json(build_document(result))
+        print_json({**build_document(result), "python": python_document(side)})
     elif result.steps == 0:
         click.echo(f"{result.build.record.variant} is up to date: 0 steps, {duration(result.seconds)}")
     else:
         click.echo(f"built {result.build.record.variant}: {result.steps} steps in {duration(result.seconds)}")
         click.echo(f"programs and libraries: {result.build.bin_dir}")
+    if side is not None and side.compiled and not as_json:
+        click.echo(f"Python bindings: {side.functions} functions in {side.directory}")

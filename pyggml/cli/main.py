@@ -19,6 +19,8 @@ COMMANDS = {
     "patch": ("pyggml.cli.patch:patch", "The patch series: apply, change, export."),
     "undo": ("pyggml.cli.undo:undo", "Take back the last change to the series or the work tree."),
     "build": ("pyggml.cli.build:build", "Configure and compile the patched llama.cpp."),
+    "model": ("pyggml.cli.model:model", "Small models to try a build on."),
+    "abi": ("pyggml.cli.abi:abi", "The C interface of a build, and what differs between two."),
 }
 
 

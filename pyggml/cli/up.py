@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyggml.cli.build import Meter, build_document, duration
+from pyggml.cli.build import Meter, build_document, duration, python_document
 from pyggml.cli.common import current_project, json_option, print_json, say
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.project import Project, is_project
@@ -61,15 +61,18 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
     """
     from pyggml.build.up import bring_up
     from pyggml.cli.vendor import shown_progress
+    from pyggml.native.assemble import make_for
 
     project = project_or_new()
     with Meter() as meter:
         result = bring_up(project, pin, jobs, fetching=shown_progress, step_report=meter.step, say=meter.say)
+        side = make_for(project, result.build, meter.say)
     if as_json:
-        print_json(_document(project, result))
+        print_json({**_document(project, result), "python": python_document(side)})
     else:
         for name, text in _rows(result):
             click.echo(f"{name:<8}  {text}")
+        click.echo(f"{'python':<8}  " + (f"{side.functions} functions bound" if side else "not bound"))
     if not result.check.ok:
         bad = next(program for program in result.check.programs if program.outcome != "passed")
         raise PyggmlError(

@@ -17,14 +17,16 @@ from pyggml.errors import PyggmlError
 from pyggml.native.fold import fold
 from pyggml.native.preprocess import Compiler, Line, Preprocessed, preprocess
 
-FORMAT = 1
-"""Raised when the same headers give another text, so that what is cached is made anew."""
+_PRELUDE = "".join(
+    f"typedef int {name};\n"
+    for name in (
+        *("size_t", "ssize_t", "ptrdiff_t", "intptr_t", "uintptr_t", "intmax_t", "uintmax_t", "wchar_t"),
+        *(f"{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")),
+        *("bool", "FILE", "va_list", "time_t", "off_t"),
+    )
+)
+"""System headers are left out; these are the types that upstream's take from them."""
 
-_SYSTEM_TYPES = (
-    "size_t ssize_t ptrdiff_t intptr_t uintptr_t wchar_t bool FILE va_list time_t off_t "
-    "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intmax_t uintmax_t"
-).split()
-_PRELUDE = "".join(f"typedef int {name};\n" for name in _SYSTEM_TYPES)
 _GUARD = re.compile(r"_H_*$|_API$")
 _VALUE = re.compile(r"[\d'(~!+-]|[A-Za-z_]\w*$")
 
@@ -54,14 +56,18 @@ class Declarations:
 
     Attributes:
         text: C declarations for cffi.
+        structs: structs and unions whose fields are known, as C names them (`struct ggml_tensor`).
         typedefs: name to the type in C.
+        enums: name (of a nameless one: `of FIRST_ENUMERATOR`) to enumerators and values.
         constants: integer macros and their values.
         omitted: sorted by name.
     """
 
     text: str
     functions: tuple[Function, ...]
+    structs: tuple[str, ...]
     typedefs: tuple[tuple[str, str], ...]
+    enums: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     constants: tuple[tuple[str, int], ...]
     omitted: tuple[Omitted, ...]
 
@@ -95,7 +101,9 @@ def declare(preprocessed: Preprocessed, exports: frozenset[str] | None = None) -
     return Declarations(
         text="".join(parts),
         functions=tuple(reader.functions.values()),
+        structs=tuple(reader.structs),
         typedefs=tuple(reader.typedefs.items()),
+        enums=tuple(reader.enums.items()),
         constants=tuple(constants),
         omitted=tuple(sorted(reader.omitted, key=lambda one: (one.name, one.kind))),
     )
@@ -131,8 +139,10 @@ class _Reader:
     exports: frozenset[str] | None
     parts: list[str] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)
+    structs: dict[str, None] = field(default_factory=dict)
     typedefs: dict[str, str] = field(default_factory=dict)
     omitted: list[Omitted] = field(default_factory=list)
+    enums: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     enumerators: dict[str, int] = field(default_factory=dict)
     types: dict[str, Any] = field(default_factory=dict)
     header: str = ""
@@ -151,6 +161,9 @@ class _Reader:
                 return
             self.types[node.name] = node.type
             self.typedefs[node.name] = _without_names(node.type)
+            inner = node.type.type if isinstance(node.type, c_ast.TypeDecl) else None
+            if isinstance(inner, c_ast.Struct | c_ast.Union) and inner.decls and inner.name is None:
+                self.structs[node.name] = None
         elif isinstance(node, c_ast.Decl) and node.name is not None:
             if isinstance(node.type, c_ast.FuncDecl):
                 self.function(node, header)
@@ -188,7 +201,7 @@ class _Reader:
         self.parts.append(_c(node) + ";\n")
 
     def resolve(self, node: Any, header: str) -> None:
-        """Numbers for array sizes and enumerators, below `node`."""
+        """Numbers for array sizes and enumerators, below `node`, and the names of structs."""
         from pycparser import c_ast
 
         if isinstance(node, c_ast.Enum) and node.values is not None:
@@ -202,12 +215,16 @@ class _Reader:
                 one.value = c_ast.Constant("int", str(value))
                 self.enumerators[one.name] = value
                 following = value + 1
+            names = [one.name for one in node.values.enumerators]
+            self.enums[node.name or f"of {names[0]}"] = tuple((one, self.enumerators[one]) for one in names)
             return
         if isinstance(node, c_ast.ArrayDecl) and node.dim is not None:
             size = fold(node.dim, self.enumerators, self.types)
             if size is None:
                 raise PyggmlError(f"{header}: the array size {_c(node.dim)} cannot be computed from the text")
             node.dim = c_ast.Constant("int", str(size))
+        if isinstance(node, c_ast.Struct | c_ast.Union) and node.decls and node.name is not None:
+            self.structs[f"{'struct' if isinstance(node, c_ast.Struct) else 'union'} {node.name}"] = None
         for _, child in node.children():
             self.resolve(child, header)
 
@@ -253,9 +270,12 @@ def _without_names(kind: Any) -> str:
             node.declname = None
         elif isinstance(node, c_ast.Decl):
             node.name = None
+        elif isinstance(node, c_ast.Struct | c_ast.Union) and node.name is not None:
+            # Its fields are described where the struct is.
+            node.decls = None
         for _, child in node.children():
-            # Fields keep theirs: a struct without them says nothing.
-            if not isinstance(child, c_ast.Struct | c_ast.Union):
+            # Fields of a nameless struct keep their names: without them it says nothing.
+            if not isinstance(child, c_ast.Struct | c_ast.Union) or child.name is not None:
                 strip(child)
 
     strip(kind)

@@ -66,16 +66,21 @@ def include_text(source: Path, vdev_dir: Path | None) -> str:
     Raises:
         PyggmlError: one of the six headers is missing.
     """
-    found = [name for name in (*HEADERS, CPU_HEADER) if _exists(source, name)]
-    missing = [name for name in HEADERS if name not in found]
+    missing = missing_headers(source)
     if missing:
         raise PyggmlError(
             f"{source} has no {missing[0]} in {', '.join(INCLUDE_DIRS)}",
             "The Python side is made from the headers of the tree that was built: pyggml patch apply",
         )
+    found = [*HEADERS, *([CPU_HEADER] if _exists(source, CPU_HEADER) else [])]
     if vdev_dir is not None:
         found.append(VDEV_HEADER)
     return "".join(f'#include "{name}"\n' for name in found)
+
+
+def missing_headers(source: Path) -> tuple[str, ...]:
+    """Those of the six headers that a tree does not have; an upstream of long ago lacks some."""
+    return tuple(name for name in HEADERS if not _exists(source, name))
 
 
 def preprocess(compiler: Compiler, source: Path, vdev_dir: Path | None = None) -> Preprocessed:
@@ -125,7 +130,9 @@ def first_error(stderr: str) -> str:
     return "\n".join(lines[:1] if at is None else lines[at : at + 2]) or "it failed without saying why"
 
 
-def run_compiler(command: Sequence[str], cwd: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_compiler(
+    command: Sequence[str], cwd: Path, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Start a compiler and wait for it.
 
     Raises:

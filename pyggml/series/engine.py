@@ -13,7 +13,7 @@ from pyggml.project import Project
 from pyggml.series.model import Series, read_series
 from pyggml.series.operation import read_operation
 from pyggml.series.stack import Commit, build_stack
-from pyggml.series.transaction import Change, FileChange, interrupted, publish, recover
+from pyggml.series.transaction import Change, FileChange, pending, publish, recover
 from pyggml.series.worktree import Edits, check_ready, edits
 from pyggml.vendor.pins import Pin, Pins, read_pins
 from pyggml.vendor.store import base_commit, repository
@@ -94,8 +94,13 @@ class MoveResult:
     recovered: str | None = None
 
 
-def open_workspace(project: Project, pin_name: str | None = None) -> Workspace:
+def open_workspace(
+    project: Project, pin_name: str | None = None, patches_dir: Path | None = None
+) -> Workspace:
     """Read pins and series and find the vendored repository.
+
+    Args:
+        patches_dir: where the series of all pins lie; the project's own directory by default.
 
     Raises:
         PyggmlError: the pin is unknown or not fetched, or the series is inconsistent.
@@ -104,8 +109,31 @@ def open_workspace(project: Project, pin_name: str | None = None) -> Workspace:
     pin = pins.get(pin_name)
     git = repository(project, pins)
     base = base_commit(project, pins, pin)
-    directory = project.patches_dir / pin.name
+    directory = (patches_dir or project.patches_dir) / pin.name
     return Workspace(project, pins, pin, git, base, directory, read_series(directory, pin.name, pin.tree))
+
+
+@contextmanager
+def decided_files(project: Project, change: Change | None) -> Iterator[Path]:
+    """The directory of the series as a half-done change will leave it; the project's own if there is none."""
+    below = project.patches_dir.relative_to(project.root)
+    files = [f for f in change.files if Path(f.path).is_relative_to(below)] if change else []
+    if not files:
+        yield project.patches_dir
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:
+        shutil.copytree(project.patches_dir, Path(scratch) / below)
+        for file in files:
+            target = Path(scratch) / file.path
+            if file.new is None:
+                target.unlink(missing_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.new)
+        yield Path(scratch) / below
 
 
 @contextmanager
@@ -284,7 +312,10 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
     Raises:
         PyggmlError: the pin is unknown or not fetched, or the series is inconsistent.
     """
-    work = open_workspace(project, pin_name)
+    change = pending(project)
+    with decided_files(project, change) as patches_dir:
+        work = open_workspace(project, pin_name, patches_dir)
+        told = subjects(work)
     operation = read_operation(project)
     at = position(work)
     found = edits(work.git)
@@ -310,7 +341,7 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
             "applied" if number <= applied else "unapplied",
             patch.tree,
         )
-        for number, (patch, subject) in enumerate(zip(work.series.patches, subjects(work), strict=True), 1)
+        for number, (patch, subject) in enumerate(zip(work.series.patches, told, strict=True), 1)
     )
     return SeriesStatus(
         pin=work.pin.name,
@@ -323,7 +354,7 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
         untracked=found.untracked,
         on_top=on_top,
         operation=operation.words() if operation else None,
-        interrupted=interrupted(project),
+        interrupted=change.doing if change else None,
         elsewhere=elsewhere,
     )
 

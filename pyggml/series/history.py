@@ -1,4 +1,4 @@
-"""Commits that the user made on the vendored branch, read through GitPython's object database."""
+"""Commits that the user made on the vendored branch, read through GitPython."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def read_chain(git: Git, base: str, head: str) -> Chain:
     Raises:
         PyggmlError: there is a merge among them, or `head` does not descend from `base`.
     """
-    from git import Repo
-    from git.db import GitDB
+    from pyggml.git.objects import open_repo
 
     commits: list[Commit] = []
-    with Repo(git.git_dir, odbt=GitDB) as repo:
+    with open_repo(git) as repo:
         at = head
         while at != base:
             raw = repo.commit(at)

@@ -34,6 +34,7 @@ from pyggml.series.worktree import (
 )
 
 UNDO_DEPTH = 50
+LOCK_AGE_SECONDS = 1.0
 _MARK = b"pyggml transaction\n"
 
 
@@ -114,10 +115,10 @@ def publish(project: Project, git: Git, change: Change) -> None:
     _finish(project, git, change)
 
 
-def interrupted(project: Project) -> str | None:
-    """The command whose journal still lies there: it was killed, or is at work right now."""
+def pending(project: Project) -> Change | None:
+    """The change whose journal still lies there: its command was killed, or is at work right now."""
     try:
-        return _decode(_journal(project).read_bytes()).change.doing
+        return _decode(_journal(project).read_bytes()).change
     except FileNotFoundError:
         return None
 
@@ -128,12 +129,11 @@ def recover(project: Project, git: Git) -> str | None:
     Raises:
         PyggmlError: files were edited in between.
     """
-    try:
-        change = _decode(_journal(project).read_bytes()).change
-    except FileNotFoundError:
-        _break_own_lock(git)
-        return None
+    change = pending(project)
     _break_own_lock(git)
+    if change is None:
+        return None
+    _break_reference_locks(git)
     head = git.resolve(BRANCH)
     if head not in (change.head_old, change.head_new):
         raise PyggmlError(
@@ -209,6 +209,18 @@ def _break_own_lock(git: Git) -> None:
     with contextlib.suppress(OSError):
         if lock.read_bytes() == _MARK:
             lock.unlink()
+
+
+def _break_reference_locks(git: Git) -> None:
+    """Remove the locks of a git that was killed together with us; a living git lets go within moments."""
+    names = ["HEAD.lock", "packed-refs.lock", f"{BRANCH}.lock"]
+    locks = [git.git_dir / name for name in names]
+    locks += (git.git_dir / "refs" / "pyggml").rglob("*.lock")
+    deadline = time.monotonic() + LOCK_AGE_SECONDS
+    while any(lock.exists() for lock in locks) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for lock in locks:
+        remove_file(lock)
 
 
 def _roll_back(project: Project, git: Git, change: Change, error: BaseException) -> None:

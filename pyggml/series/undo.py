@@ -27,12 +27,14 @@ def undo_last(project: Project) -> Record:
             raise PyggmlError(
                 "nothing to take back: no source is fetched yet", "Begin with: pyggml vendor fetch"
             )
-        interrupted_undo = recover(project, git)
+        finished = recover(project, git)
+        if finished and finished.startswith("undo of "):
+            raise PyggmlError(
+                f"the killed `{finished}` is finished now", "To go further back, run once more: pyggml undo"
+            )
         check_ready(git)
         found = records(project)
         if not found:
-            if interrupted_undo and interrupted_undo.startswith("undo of "):
-                raise PyggmlError(f"`{interrupted_undo}` is finished; nothing more to take back")
             raise PyggmlError(
                 "nothing to take back", "Every change made so far has been taken back, or none was made."
             )

@@ -1,4 +1,4 @@
-"""Source distributions: found through the machine's package sources, kept in the cache."""
+"""Package files, mostly sdists: found through the machine's package sources, kept in the cache."""
 
 from __future__ import annotations
 
@@ -38,45 +38,62 @@ class Candidate:
 
 
 def get_sdist(source: SdistSource, report: Progress, sources: PackageSources | None = None) -> Path:
-    """The archive of `source` in the cache, fetched there if need be; its checksum has been compared.
-
-    With the archive in the cache nothing is asked of the network, nor of pip.
-
-    Args:
-        sources: where to look; by default where pip would.
+    """The archive of `source` in the cache, as `get_file` gets it.
 
     Raises:
         PyggmlError: no source has it, no network, or only a file with another checksum is to be had.
     """
-    target = cached_path(source.sha256, source.file)
+    trust = "Nothing was unpacked. If you trust that file, correct the pin in vendor/pins.toml."
+    return get_file(source.project, source.file, source.sha256, report, sources, trust)
+
+
+def get_file(
+    project: str,
+    file: str,
+    sha256: str,
+    report: Progress,
+    sources: PackageSources | None = None,
+    mismatch: str = "Nothing was unpacked.",
+) -> Path:
+    """One file of a package, sdist or wheel, in the cache, fetched there if need be; its checksum is right.
+
+    With the file in the cache nothing is asked of the network, nor of pip.
+
+    Args:
+        sources: where to look; by default where pip would.
+        mismatch: the hint where only a file with another checksum is to be had.
+
+    Raises:
+        PyggmlError: no source has it, no network, or only a file with another checksum is to be had.
+    """
+    target = cached_path(sha256, file)
     with _only_one(target.parent):
         if target.is_file():
-            if file_sha256(target, report) == source.sha256:
+            if file_sha256(target, report) == sha256:
                 return target
             target.unlink()
-        finder = Finder(source.project, sources or package_sources(), report)
+        finder = Finder(project, sources or package_sources(), report)
         failure: PyggmlError | None = None
-        for candidate in finder.find(lambda name: name == source.file):
-            if candidate.sha256 in (None, source.sha256):
+        for candidate in finder.find(lambda name: name == file):
+            if candidate.sha256 in (None, sha256):
                 part = target.with_name(f"{target.name}.part")
                 try:
-                    found = _obtain(finder, candidate, part, source.sha256)
+                    found = _obtain(finder, candidate, part, sha256)
                 except PyggmlError as error:
                     failure = failure or error
                     continue
-                if found == source.sha256:
+                if found == sha256:
                     part.replace(target)
                     return target
                 part.unlink(missing_ok=True)
             else:
                 found = candidate.sha256 or ""
             failure = PyggmlError(
-                f"{source.file} from {candidate.place} has sha256 {found}, but {source.sha256} is recorded",
-                "Nothing was unpacked. If you trust that file, correct the pin in vendor/pins.toml.",
+                f"{file} from {candidate.place} has sha256 {found}, but {sha256} is recorded", mismatch
             )
         if failure is not None:
             raise failure
-        raise _nowhere(source.file, target, finder.troubles)
+        raise _nowhere(file, target, finder.troubles)
 
 
 def find_sdist(

@@ -297,9 +297,12 @@ def test_usage_errors_have_code_2(box: Sandbox) -> None:
 def test_a_lock_keeps_two_processes_apart(three: Sandbox) -> None:
     from pyggml.errors import PyggmlError
 
-    with three.project.lock("test"), pytest.raises(PyggmlError, match="another pyggml is working"):
-        with three.project.lock("second", patience=0.2):
-            pass
+    with (
+        three.project.lock("test"),
+        pytest.raises(PyggmlError, match="another pyggml is working"),
+        three.project.lock("second", patience=0.2),
+    ):
+        pass
 
 
 def test_two_processes_at_once_both_end_well(three: Sandbox) -> None:
@@ -436,6 +439,10 @@ def test_started_from_inside_a_git_hook(three: Sandbox, tmp_path: Path) -> None:
     head = three.git("rev-parse", "HEAD")
     three.ok("patch", "unapply", env=env)
     three.ok("patch", "apply", env=env)
+    assert three.git("rev-parse", "HEAD") == head
+    three.replace("README.md", "downstream\n", "from a hook\n")
+    three.ok("patch", "refresh", env=env)
+    three.ok("undo", env=env)
     assert three.git("rev-parse", "HEAD") == head
     assert sorted(p.name for p in other.iterdir()) == [".git"]
     assert not any((other / ".git/objects").rglob("??/*"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import stat
@@ -237,3 +238,22 @@ def test_zip_cut_off_or_altered(tmp_path: Path) -> None:
         archive.write_bytes(content)
         with pytest.raises(PyggmlError, match="damaged or cut off"):
             fetch(write_project(tmp_path / f"project{number}", one=archive_pin(archive)))
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_wrong_checksum_inside_the_compressed_archive(tmp_path: Path, compression: str) -> None:
+    data = bytearray(tar_bytes([member("up/file", os.urandom(3 << 20)), member("up/last")], compression))
+    # The checksum over everything stands in the last bytes of each of these formats.
+    data[-8 if compression == "gz" else -4 if compression == "bz2" else -30] ^= 0x55
+    archive = tmp_path / "altered"
+    archive.write_bytes(bytes(data))
+    with pytest.raises(PyggmlError, match="damaged or cut off"):
+        fetch(write_project(tmp_path / "project", one=archive_pin(archive)))
+
+
+def test_gzip_with_long_padding_but_without_its_last_bytes(tmp_path: Path) -> None:
+    data = gzip.compress(tar_bytes([member("up/file")], "") + bytes(4 << 20))
+    archive = tmp_path / "cut"
+    archive.write_bytes(data[:-5])
+    with pytest.raises(PyggmlError, match="damaged or cut off"):
+        fetch(write_project(tmp_path / "project", one=archive_pin(archive)))

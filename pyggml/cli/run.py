@@ -1,0 +1,113 @@
+"""`pyggml run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyggml.cli.common import current_project, say
+from pyggml.errors import PyggmlError
+
+if TYPE_CHECKING:
+    from pyggml.build.record import Build
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Everything about a device can be set by environment as well: PYGGML_VDEV_DEVICES, _NAMES, _MEMORY, "
+    "_ALIGNMENT, _MAX_BUFFER, _2D, _HOST_BUFFER, _ASYNC, _POISON, _STRICT, _THREADS, _OFFLOAD_BATCH, _LEDGER, "
+    "_FAULT. Options win.",
+)
+@click.option("--devices", "count", type=int, metavar="N", help="How many, 1 to 16; default 2.")
+@click.option("--device-memory", "memory", metavar="SIZE", help="Of each device, enforced; default 8G.")
+@click.option("--names", metavar="A,B", help="Names instead of VDEV0,VDEV1.")
+@click.option("--no-2d", is_flag=True, help="Devices without strided transfers: a call per row.")
+@click.option("--host-buffer", is_flag=True, help="Devices with a pinned host buffer type.")
+@click.option("--no-poison", is_flag=True, help="Fresh device memory is zero instead of NaN.")
+@click.option("--fault", "faults", multiple=True, metavar="F", help="What goes wrong; see below.")
+@click.option(
+    "--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Record what moves; - for a summary."
+)
+@click.option("--variant", metavar="NAME", help="The build; by default the active one.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    count: int | None,
+    memory: str | None,
+    names: str | None,
+    no_2d: bool,
+    host_buffer: bool,
+    no_poison: bool,
+    faults: tuple[str, ...],
+    ledger: Path | None,
+    variant: str | None,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a program of the build on virtual devices.
+
+    They look like GPUs, compute on the CPU, and record every transfer. The exit status is the program's;
+    of a program that a signal ended it is 128 and the signal's number.
+
+    \b
+    Examples:
+      pyggml run --devices 4 -- test-llama-archs -s 1
+      pyggml run --devices 3 --ledger moves.jsonl -- llama-bench -m M.gguf -sm tensor
+      pyggml run --fault alloc:nth=3,device=1 -- llama-bench -m M.gguf
+      pyggml run --fault 'set:tensor=cache_k*,byte=4,mask=1' -- test-llama-archs
+    """
+    from pyggml.build.record import check_instruction_set
+    from pyggml.files import remove_file
+    from pyggml.native.environment import devices_from_environment, parse_size, program_environment
+    from pyggml.native.programs import find_program, run_program, signal_name
+    from pyggml.native.vdev import find_vdev
+
+    devices = devices_from_environment(
+        count=count,
+        memory=None if memory is None else parse_size(memory),
+        names=None if names is None else tuple(names.split(",")),
+        native_2d=False if no_2d else None,
+        host_buffer=True if host_buffer else None,
+        poison=False if no_poison else None,
+        faults=faults or None,
+        ledger=ledger,
+    )
+    build = active(variant)
+    check_instruction_set(build)
+    path = find_program(build, program)
+    env = program_environment(find_vdev(build, say), devices)
+    file = None if ledger is None or str(ledger) == "-" else ledger
+    if file is not None:
+        try:
+            remove_file(file)
+        except OSError as error:
+            raise PyggmlError(f"cannot write the ledger {file}: {error.strerror or error}") from error
+    status = run_program(path, arguments, env)
+    if file is not None:
+        _summarise(file)
+    if status < 0:
+        say(f"pyggml: {program} was ended by {signal_name(-status)}")
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+def active(variant: str | None) -> Build:
+    """The build that a command is about: `--variant`, else the active one."""
+    from pyggml.build.record import find_build
+    from pyggml.native.load import active_build
+
+    project = current_project()
+    return find_build(project, variant) if variant is not None else active_build(project.root)
+
+
+def _summarise(file: Path) -> None:
+    from pyggml.native.ledger import Ledger
+
+    if not file.is_file():
+        say(f"no ledger in {file}: the program did nothing on virtual devices")
+        return
+    ledger = Ledger.read(file)
+    say(f"{len(ledger):,} records in {file}")
+    say(ledger.summary())

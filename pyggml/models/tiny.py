@@ -1,0 +1,247 @@
+"""Upstream's tiny random models: written by the build's own test-llama-archs, kept with the build."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyggml.build.record import Build, check_instruction_set
+from pyggml.errors import PyggmlError, UsageError
+from pyggml.vendor.progress import Progress, silent
+
+PROGRAM = "test-llama-archs"
+SEED = 20200101
+"""Fixed, so that the same build writes the same bytes; the program's own default is a random seed."""
+
+_FORMAT = 1
+_LIST = "tiny.json"
+_NAME = re.compile(r'\{\s*LLM_ARCH_\w+\s*,\s*"([a-z0-9][\w.-]*)"\s*\}')
+_SAVING = re.compile(r"Saving (\S+) model \((\w+)\)")
+_LAST_LINES = 4
+
+
+@dataclass(frozen=True)
+class TinyModels:
+    """What was written: a directory and its models, sorted by name.
+
+    Attributes:
+        fresh: the program ran; otherwise they were there.
+    """
+
+    directory: Path
+    files: tuple[Path, ...]
+    fresh: bool
+
+
+def tiny_models(
+    build: Build,
+    regex: str | None = None,
+    out: Path | None = None,
+    place: Path | None = None,
+    report: Progress = silent,
+) -> TinyModels:
+    """Upstream's tiny models, one file `<architecture>-dense.gguf` or `-moe.gguf` for each kind.
+
+    Args:
+        regex: which architectures: the name of one, or a regular expression that is looked for anywhere
+            in the names, as upstream's newer versions of the program do it; by default all (0.6 GB).
+        out: put them here instead of keeping them; other files there stay.
+        place: keep them here; by default in the build's directory `models`.
+
+    Raises:
+        UsageError: `regex` is none, or no architecture matches.
+        PyggmlError: the build lacks the program, or was made for another processor, the program fails, or
+            the directory cannot be written.
+    """
+    archs = None if regex is None else select(architectures(build), regex)
+    program = build.bin_dir / PROGRAM
+    if not program.is_file():
+        raise PyggmlError(
+            f"the build {build.record.variant} has no {PROGRAM}",
+            f"Make it with: pyggml build --target {PROGRAM}",
+        )
+    if out is None:
+        return _keep(build, archs, (place or build.directory / "models").absolute(), report)
+    check_instruction_set(build)
+    with _locked(out) as lock, _new_folder(out / ".pyggml-tiny.new") as new:
+        files = [path.replace(out / path.name) for path in _run(build, archs, new, lock, report)]
+    return TinyModels(out, tuple(files), fresh=True)
+
+
+def _keep(build: Build, archs: tuple[str, ...] | None, place: Path, report: Progress) -> TinyModels:
+    folder = place / _folder_name(archs)
+    with _locked(place) as lock:
+        key = _key(build, archs)
+        kept = _kept(folder, key)
+        if kept is not None:
+            return TinyModels(folder, kept, fresh=False)
+        check_instruction_set(build)
+        with _new_folder(place / f".{folder.name}.new") as new:
+            sizes = {path.name: path.stat().st_size for path in _run(build, archs, new, lock, report)}
+            (new / _LIST).write_text(json.dumps({"key": key, "files": sizes}, indent=2) + "\n", "utf-8")
+            if folder.exists():
+                shutil.rmtree(folder)
+            new.rename(folder)
+    return TinyModels(folder, tuple(folder / name for name in sizes), fresh=True)
+
+
+def architectures(build: Build) -> tuple[str, ...]:
+    """The names of all architectures of the tree that `build` was made of, from its src/llama-arch.cpp.
+
+    Raises:
+        PyggmlError: the tree is not there any more, or names none there.
+    """
+    from pyggml.native.assemble import source_of
+
+    path = source_of(build) / "src" / "llama-arch.cpp"
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise PyggmlError(
+            f"cannot read the names of the architectures: {path}: {error.strerror or error}",
+            "Leave --arch away, or bring the source of the build back: pyggml patch apply",
+        ) from error
+    names = tuple(dict.fromkeys(_NAME.findall(text)))
+    if not names:
+        raise PyggmlError(f"{path} names no architectures", "Leave --arch away: all are written.")
+    return names
+
+
+def select(names: Sequence[str], regex: str) -> tuple[str, ...]:
+    """Those of `names` that `regex` means: exactly one that is called so, else all that it is found in.
+
+    Raises:
+        UsageError: it is no regular expression, or nothing matches.
+    """
+    if regex in names:
+        return (regex,)
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise UsageError(
+            f"{regex!r} is no regular expression: {error}", "Example: --arch 'llama|^qwen3'"
+        ) from error
+    found = tuple(name for name in names if pattern.search(name))
+    if not found:
+        import difflib
+
+        close = difflib.get_close_matches(regex, names, n=5, cutoff=0.5)
+        known = f"Close: {', '.join(close)}." if close else f"There are: {', '.join(names)}."
+        raise UsageError(f"no architecture matches {regex!r}", known)
+    return found
+
+
+def _folder_name(archs: tuple[str, ...] | None) -> str:
+    if archs is None:
+        return "all"
+    return archs[0] if len(archs) == 1 else hashlib.sha256("\n".join(archs).encode()).hexdigest()[:12]
+
+
+def _key(build: Build, archs: tuple[str, ...] | None) -> str:
+    """Changes with anything that decides what is written: the program and llama.cpp's own libraries."""
+    digest = hashlib.sha256(json.dumps([_FORMAT, SEED, archs]).encode())
+    libraries = sorted({path.resolve() for path in build.bin_dir.glob("lib*.so*")})
+    wanted = re.compile(r"lib(llama|llama-common|ggml|ggml-base|ggml-cpu)\.so\b")
+    for path in [build.bin_dir / PROGRAM, *(path for path in libraries if wanted.match(path.name))]:
+        with path.open("rb") as file:
+            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _kept(folder: Path, key: str) -> tuple[Path, ...] | None:
+    try:
+        document = json.loads((folder / _LIST).read_bytes())
+        if document["key"] != key:
+            return None
+        sizes = {folder / name: size for name, size in document["files"].items()}
+        return tuple(sizes) if all(path.stat().st_size == size for path, size in sizes.items()) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _run(
+    build: Build, archs: tuple[str, ...] | None, folder: Path, lock: int, report: Progress
+) -> list[Path]:
+    from pyggml.build.process import run_lines, tool_environment
+
+    last: list[str] = []
+    count = 0
+
+    def read(line: str) -> None:
+        nonlocal count
+        if line.strip():
+            last.append(line.strip())
+            del last[:-_LAST_LINES]
+        if found := _SAVING.search(line):
+            count += 1
+            report(f"writing {found[1]} ({found[2]})", count, None)
+
+    environment = tool_environment({"GGML_NO_BACKTRACE": "1"})
+    command: list[str | Path] = [build.bin_dir / PROGRAM, "-o", folder, "-s", str(SEED)]
+    for arch in ("",) if archs is None else archs:
+        more = ("-a", arch) if arch else ()
+        # The child holds the lock as well, should this process be killed and the child still be writing.
+        status = run_lines([*command, *more], read, environment, keep_open=(lock,))
+        if status != 0:
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            raise PyggmlError(
+                f"{PROGRAM} failed with {how}" + (f" at {arch}" if arch else ""), "\n".join(last) or None
+            )
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        which = "any model" if archs is None else f"a model for {', '.join(archs)}"
+        raise PyggmlError(
+            f"{PROGRAM} of this upstream does not write {which}", "See its function arch_supported."
+        )
+    for path in files:
+        _check(path)
+    return files
+
+
+def _check(path: Path) -> None:
+    """The program does not notice when the disk is full as it closes a file."""
+    import gguf
+
+    try:
+        end = max((one.data_offset + one.n_bytes for one in gguf.GGUFReader(path).tensors), default=0)
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise PyggmlError(f"{path.name} was not written whole: {error}", "Is the disk full?") from error
+    if int(end) > path.stat().st_size:
+        raise PyggmlError(f"{path.name} was not written whole", "Is the disk full?")
+
+
+@contextlib.contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """An empty folder, gone at the end if it is still there."""
+    if path.exists():
+        shutil.rmtree(path)
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """The folder, made if need be, for this process and its child alone; the lock is on the folder itself."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock
+        finally:
+            os.close(lock)
+    except OSError as error:
+        raise PyggmlError(
+            f"cannot write in {folder}: {error.strerror or error}", "Name a directory with --out DIR."
+        ) from error

@@ -1,0 +1,255 @@
+"""How virtual devices are asked for: a description, and the environment that gives them to any program."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pyggml.errors import PyggmlError, UsageError
+
+MAX_DEVICES = 16
+MIN_ALIGNMENT, MAX_ALIGNMENT = 16, 2 << 20
+MAX_THREADS = 512
+MAX_NAME = 255
+FAULT_KINDS = ("alloc", "copy", "compute", "set", "get")
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_PREFIX = "PYGGML_VDEV_"
+
+
+@dataclass(frozen=True)
+class VirtualDevices:
+    """Devices that look like GPUs and compute on the CPU (`vdev/pyggml-vdev.h`).
+
+    Attributes:
+        count: how many, 1 to 16; with `names` given, None means one for every name.
+        names: what ggml calls them; by default VDEV0, VDEV1, …
+        memory: bytes of each; an allocation beyond it fails.
+        alignment: bytes that buffers are aligned to, a power of two.
+        max_buffer: bytes of the largest buffer; None for no limit of its own.
+        native_2d: strided transfers in one call; without, ggml makes a call for every row.
+        host_buffer: offer a pinned host buffer type.
+        asynchronous: offer asynchronous transfers and events; they are done when the call returns.
+        poison: fill fresh buffers with NaN patterns; otherwise with zeros.
+        strict: a graph that uses memory outside its device fails, as it would on a GPU.
+        threads: of each device's computation; results do not depend on it.
+        offload_batch: from this batch on, take over operations whose weights are on the host; 0 for never.
+        ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
+        faults: what goes wrong on demand, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
+            keys nth, device, min, tensor, byte, mask. `alloc:nth=3`, `set:tensor=cache_k*,byte=4`.
+
+    Raises:
+        UsageError: a value that no device can have; the message names it.
+    """
+
+    count: int | None = None
+    names: tuple[str, ...] = ()
+    memory: int = 8 << 30
+    alignment: int = 128
+    max_buffer: int | None = None
+    native_2d: bool = True
+    host_buffer: bool = False
+    asynchronous: bool = True
+    poison: bool = True
+    strict: bool = True
+    threads: int = 1
+    offload_batch: int = 32
+    ledger: Path | None = None
+    faults: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = self.count if self.count is not None else len(self.names) or 2
+        object.__setattr__(self, "count", count)
+        if not 1 <= count <= MAX_DEVICES:
+            raise UsageError(f"{count} virtual devices asked for; 1 to {MAX_DEVICES} are possible")
+        if self.names and len(self.names) != count:
+            raise UsageError(f"{len(self.names)} names given for {count} virtual devices")
+        _check_names(self.names)
+        if not 0 < self.memory < 1 << 63:
+            raise UsageError(f"a device memory of {self.memory} bytes is asked for; at least 1 is needed")
+        if not MIN_ALIGNMENT <= self.alignment <= MAX_ALIGNMENT or self.alignment & (self.alignment - 1):
+            raise UsageError(
+                f"a buffer alignment of {self.alignment} bytes is asked for; "
+                f"a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT} is possible"
+            )
+        if self.max_buffer is not None and not 0 < self.max_buffer < 1 << 63:
+            raise UsageError(
+                f"a largest buffer of {self.max_buffer} bytes is asked for; at least 1 is needed"
+            )
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise UsageError(f"{self.threads} threads per device asked for; 1 to {MAX_THREADS} are possible")
+        if not 0 <= self.offload_batch < 1 << 31:
+            raise UsageError(f"an offload batch of {self.offload_batch} is asked for; 0 or more is possible")
+        for fault in self.faults:
+            if ";" in fault or fault.partition(":")[0] not in FAULT_KINDS:
+                raise UsageError(
+                    f"unknown fault {fault!r}", f"It begins with one of: {', '.join(FAULT_KINDS)}."
+                )
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the library reads; all of them, so that none is left over from elsewhere."""
+        return {
+            "PYGGML_VDEV_DEVICES": str(self.count),
+            "PYGGML_VDEV_NAMES": ",".join(self.names),
+            "PYGGML_VDEV_MEMORY": str(self.memory),
+            "PYGGML_VDEV_ALIGNMENT": str(self.alignment),
+            "PYGGML_VDEV_MAX_BUFFER": str(self.max_buffer or ""),
+            "PYGGML_VDEV_2D": str(int(self.native_2d)),
+            "PYGGML_VDEV_HOST_BUFFER": str(int(self.host_buffer)),
+            "PYGGML_VDEV_ASYNC": str(int(self.asynchronous)),
+            "PYGGML_VDEV_POISON": str(int(self.poison)),
+            "PYGGML_VDEV_STRICT": str(int(self.strict)),
+            "PYGGML_VDEV_THREADS": str(self.threads),
+            "PYGGML_VDEV_OFFLOAD_BATCH": str(self.offload_batch),
+            "PYGGML_VDEV_LEDGER": "" if self.ledger is None else _ledger_path(self.ledger),
+            "PYGGML_VDEV_FAULT": ";".join(self.faults),
+        }
+
+
+def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: Any) -> VirtualDevices:
+    """The devices that PYGGML_VDEV_* variables describe.
+
+    Args:
+        env: by default the process's.
+        overrides: attributes that win over the variables; one that is None does not count.
+
+    Raises:
+        UsageError: a value that cannot be read or that no device can have.
+    """
+    env = os.environ if env is None else env
+    values: dict[str, Any] = {}
+    for attribute, (name, read) in _VARIABLES.items():
+        text = env.get(_PREFIX + name, "")
+        if text and overrides.get(attribute) is None:
+            values[attribute] = read(_PREFIX + name, text)
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    # Whoever gives only the one means it to win over the other's variable.
+    if overrides.get("count") is not None and overrides.get("names") is None:
+        if len(values.get("names", ())) != overrides["count"]:
+            values.pop("names", None)
+    elif overrides.get("names") is not None and overrides.get("count") is None:
+        values.pop("count", None)
+    return VirtualDevices(**values)
+
+
+def program_environment(
+    library: Path, devices: VirtualDevices, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment in which every program of a build has the devices.
+
+    Args:
+        library: the build's libpyggml-vdev.so.
+        base: what to add to; by default the process's environment.
+
+    Raises:
+        PyggmlError: the library's path cannot be written into LD_PRELOAD.
+    """
+    env = dict(os.environ if base is None else base)
+    preload = str(library)
+    # LD_PRELOAD is cut at spaces and colons, LD_LIBRARY_PATH at colons and semicolons.
+    if re.search(r"[:;\n]", preload):
+        raise PyggmlError(
+            f"virtual devices cannot be loaded from {library}: the path holds a colon, semicolon or newline",
+            "Move the project to a path without them.",
+        )
+    if re.search(r"\s", preload):
+        env["LD_LIBRARY_PATH"] = _joined(":", str(library.parent), env.get("LD_LIBRARY_PATH"))
+        preload = library.name
+    env["LD_PRELOAD"] = _joined(":", preload, env.get("LD_PRELOAD"))
+    env["GGML_BACKEND_PATH"] = str(library)
+    env.setdefault("GGML_NO_BACKTRACE", "1")
+    env.update(devices.environment())
+    return env
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `512M`, `1GiB`, `4096`; units are powers of 1024.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?\s*", text, re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise UsageError(f"{text!r} is not a size", "Write it as 512M, 4G or a number of bytes.")
+    return int(found[1]) << _UNITS[(found[2] or "").upper()]
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not 1 <= len(name.encode("utf-8", "surrogateescape")) <= MAX_NAME:
+            raise UsageError(f"the device name {name!r} must have 1 to {MAX_NAME} bytes")
+        if "," in name or any(ord(c) < 32 or ord(c) == 127 for c in name):
+            raise UsageError(f"the device name {name!r} holds a comma or a control character")
+        # ggml_backend_dev_by_name ignores case.
+        if name.casefold() in seen:
+            raise UsageError(f"two devices are named {name} (upper and lower case count as the same)")
+        seen.add(name.casefold())
+
+
+def _ledger_path(path: Path) -> str:
+    return "-" if str(path) == "-" else str(path.absolute())
+
+
+def _joined(separator: str, first: str, rest: str | None) -> str:
+    return separator.join(filter(None, (first, rest)))
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise UsageError(f"{name} is {text!r}: a whole number is expected")
+    return int(text)
+
+
+def _size(name: str, text: str) -> int:
+    try:
+        return parse_size(text)
+    except UsageError as error:
+        raise UsageError(f"{name} is {text!r}: a size such as 512M is expected") from error
+
+
+def _switch(name: str, text: str) -> bool:
+    if text.lower() in ("1", "on", "yes", "true"):
+        return True
+    if text.lower() in ("0", "off", "no", "false"):
+        return False
+    raise UsageError(f"{name} is {text!r}: 0 or 1 is expected")
+
+
+def _limit(name: str, text: str) -> int | None:
+    return _size(name, text) or None
+
+
+def _names(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _faults(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(";")))
+
+
+def _path(_name: str, text: str) -> Path:
+    return Path(text)
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "count": ("DEVICES", _number),
+    "names": ("NAMES", _names),
+    "memory": ("MEMORY", _size),
+    "alignment": ("ALIGNMENT", _size),
+    "max_buffer": ("MAX_BUFFER", _limit),
+    "native_2d": ("2D", _switch),
+    "host_buffer": ("HOST_BUFFER", _switch),
+    "asynchronous": ("ASYNC", _switch),
+    "poison": ("POISON", _switch),
+    "strict": ("STRICT", _switch),
+    "threads": ("THREADS", _number),
+    "offload_batch": ("OFFLOAD_BATCH", _number),
+    "ledger": ("LEDGER", _path),
+    "faults": ("FAULT", _faults),
+}
+assert set(_VARIABLES) == {field.name for field in fields(VirtualDevices)}  # noqa: S101

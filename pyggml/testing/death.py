@@ -1,0 +1,118 @@
+"""How a process died: its last words and stacks, told in the terms of the test that it ran."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyggml.testing.process import Ended
+
+STACKS = "Python stack"
+"""Begins what pyggml.native.logs.last_words writes after the assertion's text."""
+
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+# ggml's own `file:line: text`, and the C library's assert() with the program before and the function after.
+_ASSERTION = re.compile(r"^(?:[\w.-]+: )?(?P<text>[^:\n]*\.[A-Za-z]+:\d+: .+)$", re.MULTILINE)
+_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]|[/\\]pyggml[/\\]testing[/\\]")
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a process.
+
+    Attributes:
+        name: `SIGABRT`, `timeout`, `exit status 3`.
+        reason: a sentence.
+        text: of the failed assertion, `file:line: text`, if there was one.
+        frames: the Python stack of the thread that ran the test, innermost first, without pytest's own.
+    """
+
+    name: str
+    reason: str
+    text: str | None
+    frames: tuple[Frame, ...]
+
+    @property
+    def aborted(self) -> bool:
+        return self.name == "SIGABRT"
+
+
+def death_of(ended: Ended, timeout: float | None, test_file: Path) -> Death | None:
+    """How the process died; None if it ended by itself with the status of a pytest run."""
+    hung = ended.overdue or (ended.status == 1 and ended.fault.startswith("Timeout ("))
+    threads = _threads(ended.fault)
+    frames = _of_test(threads, test_file)
+    if hung:
+        limit = f"{timeout:g} s" if timeout is not None else "its time"
+        more = "" if ended.fault else ", and did not react at all"
+        return Death("timeout", f"no end after {limit}{more}; killed", None, frames)
+    if ended.status >= 0:
+        if ended.status in range(6):
+            return None
+        return Death(f"exit status {ended.status}", "the process ended in the middle of the test", None, ())
+    number = -ended.status
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    described = signal.strsignal(number) or "unknown"
+    reason = f"the process was killed by {name} ({described.lower()})"
+    if number == signal.SIGKILL:
+        reason += "; by the system if it was out of memory"
+    text = _assertion(ended) if number == signal.SIGABRT else None
+    return Death(name, reason, text, frames)
+
+
+def _assertion(ended: Ended) -> str | None:
+    told = ended.abort.partition("\n" + STACKS)[0].strip()
+    if told:
+        return told
+    found = _ASSERTION.findall(ended.outputs.get("stderr", ""))
+    return found[-1].strip() if found else None
+
+
+def _threads(fault: str) -> list[tuple[Frame, ...]]:
+    """The stacks in faulthandler's last report, that of the thread at fault first."""
+    report = re.split(r"^(?:Fatal Python error: |Timeout \()", fault, flags=re.MULTILINE)[-1]
+    threads: list[list[Frame]] = []
+    current: list[Frame] | None = None
+    for line in report.splitlines():
+        if found := _THREAD.match(line):
+            current = []
+            threads.insert(0 if found[1] == "Current thread" else len(threads), current)
+        elif not line.strip():
+            # Python 3.14 goes on with the C stack of the same thread.
+            current = None
+        elif current is not None and (frame := _FRAME.match(line)):
+            current.append(Frame(_plain(frame["file"]), int(frame["line"]), frame["function"]))
+    return [tuple(thread) for thread in threads]
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+
+
+def _of_test(threads: Sequence[tuple[Frame, ...]], test_file: Path) -> tuple[Frame, ...]:
+    """The stack of the thread at fault if the test is in it, else of the one that the test is in."""
+    def in_test(thread: tuple[Frame, ...]) -> bool:
+        return any(_RUNNER.search(frame.file) or frame.file == str(test_file) for frame in thread)
+
+    chosen = next((thread for thread in threads if in_test(thread)), threads[0] if threads else ())
+    own: list[Frame] = []
+    for frame in chosen:
+        if _RUNNER.search(frame.file):
+            break
+        own.append(frame)
+    return tuple(own)

@@ -1,0 +1,183 @@
+"""One isolated test in a process of its own: start it, wait for it, collect what it left."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+ABORT_FD = "PYGGML_ABORT_FD"
+"""See pyggml.native.load: where the text of a failed assertion goes."""
+
+GRACE_SECONDS = 10.0
+"""The process ends itself when its time is over. One that cannot even do that is killed this much later."""
+
+LONGEST_OUTPUT = 1 << 20
+"""Bytes that are shown of an output: its end."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the process shall do.
+
+    Attributes:
+        arguments: of the pytest run that it repeats, for one test.
+        directory: where that was started.
+        target: the collection argument that leads to the test.
+        parent, name: of the test's node; together they are its node id.
+        timeout: seconds from the start of the test's setup; None for no limit.
+        basetemp: directory for its temporary directories.
+        worker: pytest-xdist's description of the worker, serialised by execnet, in hex.
+        inherit: its output goes where the output of this process goes (`-s`).
+    """
+
+    arguments: Sequence[str]
+    directory: Path
+    target: str
+    parent: str
+    name: str
+    timeout: float | None
+    basetemp: str | None
+    worker: str | None
+    inherit: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left of it.
+
+    Attributes:
+        status: exit status; the negative number of a signal that killed it.
+        overdue: it had to be killed.
+        began, seconds: when it was started (since the epoch) and how long it lived.
+        messages: see child.Isolated.
+        abort: what pyggml.native wrote when an assertion failed.
+        fault: what faulthandler wrote.
+        outputs: `stdout`, `stderr` (unless inherited) and `log`, of the last phase of the test.
+    """
+
+    status: int
+    overdue: bool
+    began: float
+    seconds: float
+    messages: tuple[dict[str, Any], ...]
+    abort: str
+    fault: str
+    outputs: dict[str, str]
+
+
+def run(job: Job) -> Ended:
+    """Run the job. Nothing that it started outlives it.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    with contextlib.ExitStack() as stack:
+        # Without names: whatever kills this process, no file is left behind.
+        def file() -> IO[bytes]:
+            return stack.enter_context(tempfile.TemporaryFile(buffering=0))
+
+        told, abort, fault = file(), file(), file()
+        outputs = {name: file() for name in ("log",) + (() if job.inherit else ("stdout", "stderr"))}
+        document = {
+            "arguments": job.arguments,
+            "target": job.target,
+            "parent": job.parent,
+            "name": job.name,
+            "timeout": job.timeout,
+            "basetemp": job.basetemp,
+            "worker": job.worker,
+            "path": sys.path,
+            "told": told.fileno(),
+            "fault": fault.fileno(),
+            "outputs": {name: output.fileno() for name, output in outputs.items()},
+        }
+        order = file()
+        order.write(json.dumps(document).encode())
+        order.seek(0)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.flush()
+        began, clock = time.time(), time.perf_counter()
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                "-u",
+                str(Path(__file__).with_name("start.py")),
+                str(order.fileno()),
+            ],
+            cwd=job.directory,
+            # ggml would start a debugger for its own backtrace.
+            env={"GGML_NO_BACKTRACE": "1", **os.environ, ABORT_FD: str(abort.fileno())},
+            stdin=subprocess.DEVNULL,
+            stdout=outputs.get("stdout"),
+            stderr=outputs.get("stderr"),
+            pass_fds=[each.fileno() for each in (order, told, abort, fault, *outputs.values())],
+            start_new_session=True,
+        )
+        # Until the test's setup the same limit holds once more, see start.py.
+        limit = None if job.timeout is None else 2 * job.timeout + GRACE_SECONDS
+        overdue = True
+        try:
+            overdue = not _wait(process, limit)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+        seconds = time.perf_counter() - clock
+        messages = _messages(told)
+        phases = [message for message in messages if message["kind"] == "phase"]
+        since = phases[-1]["written"] if phases else {}
+        return Ended(
+            status,
+            overdue,
+            began,
+            seconds,
+            tuple(messages),
+            read_text(abort.fileno()),
+            read_text(fault.fileno()),
+            {name: read_text(output.fileno(), since.get(name, 0)) for name, output in outputs.items()},
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    # Popen.wait(timeout) looks every 50 ms; this wakes at once.
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def _messages(file: IO[bytes]) -> list[dict[str, Any]]:
+    file.seek(0)
+    # The last one may have been cut off by the end of the process.
+    return [json.loads(line) for line in io.BytesIO(file.read()) if line.endswith(b"\n")]
+
+
+def read_text(descriptor: int, since: int = 0) -> str:
+    """What was written to a file after its first `since` bytes, or the end of that."""
+    size = os.fstat(descriptor).st_size
+    since = max(since, size - LONGEST_OUTPUT)
+    return os.pread(descriptor, max(0, size - since), since).decode("utf-8", "replace")

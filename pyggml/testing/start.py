@@ -1,0 +1,26 @@
+"""The first lines of an isolated test's process; run as a script, before anything else is imported.
+
+usage: start.py DESCRIPTOR, of the job as JSON (see process.Job).
+"""
+
+import faulthandler
+import json
+import os
+import sys
+
+
+def main() -> int:
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        job = json.load(file)
+    # A crash or a hang while the test is being collected is told as well.
+    faulthandler.enable(job["fault"])
+    if job["timeout"] is not None:
+        faulthandler.dump_traceback_later(job["timeout"], exit=True, file=job["fault"])
+    sys.path[:] = job["path"]
+    from pyggml.testing.child import run
+
+    return run(job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
