@@ -64,7 +64,7 @@ def build_all(
 def make_for(project: Project, result: BuildResult, say: Say = lambda text: None) -> PythonSide | None:
     """The Python side of a build that was made a moment ago, holding the project meanwhile.
 
-    None, and a line to say so, for an upstream that has not got all of the six headers.
+    None, and a line to say so after work was done, for an upstream that has not got all of the six headers.
 
     Raises:
         PyggmlError: see make_python_side; or the work tree was changed since the build.
@@ -77,7 +77,8 @@ def make_for(project: Project, result: BuildResult, say: Say = lambda text: None
             raise PyggmlError("the work tree was changed while the build ended", "Run it again: pyggml build")
         missing = missing_headers(source.path)
         if missing:
-            say(f"no Python bindings: this upstream has no {', '.join(missing)}")
+            if result.steps:
+                say(f"no Python bindings: this upstream has no {', '.join(missing)}")
             return None
         return make_python_side(result.build, source.path, say=say)
 

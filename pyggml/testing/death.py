@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+import pytest
 
 from pyggml.testing.process import Ended
 
@@ -18,7 +20,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 # ggml's own `file:line: text`, and the C library's assert() with the program before and the function after.
 _ASSERTION = re.compile(r"^(?:[\w.-]+: )?(?P<text>[^:\n]*\.[A-Za-z]+:\d+: .+)$", re.MULTILINE)
-_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]|[/\\]pyggml[/\\]testing[/\\]")
+_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,26 @@ class Death:
         return self.name == "SIGABRT"
 
 
-def death_of(ended: Ended, timeout: float | None, test_file: Path) -> Death | None:
-    """How the process died; None if it ended by itself with the status of a pytest run."""
+def death_of(ended: Ended, timeout: float | None, finished: bool) -> Death | None:
+    """How the process died; None if it did what it should.
+
+    Args:
+        timeout: its limit, in seconds.
+        finished: it told all that there was to tell.
+    """
     hung = ended.overdue or (ended.status == 1 and ended.fault.startswith("Timeout ("))
     threads = _threads(ended.fault)
-    frames = _of_test(threads, test_file)
+    frames = _of_test(threads)
     if hung:
         limit = f"{timeout:g} s" if timeout is not None else "its time"
         more = "" if ended.fault else ", and did not react at all"
         return Death("timeout", f"no end after {limit}{more}; killed", None, frames)
     if ended.status >= 0:
-        if ended.status in range(6):
+        if finished and ended.status <= max(pytest.ExitCode):
             return None
-        return Death(f"exit status {ended.status}", "the process ended in the middle of the test", None, ())
+        begun = any(message["kind"] == "start" for message in ended.messages)
+        where = "after" if finished else "in the middle of" if begun else "before"
+        return Death(f"exit status {ended.status}", f"the process ended {where} the test", None, ())
     number = -ended.status
     try:
         name = signal.Signals(number).name
@@ -104,15 +113,11 @@ def _plain(text: str) -> str:
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
 
 
-def _of_test(threads: Sequence[tuple[Frame, ...]], test_file: Path) -> tuple[Frame, ...]:
-    """The stack of the thread at fault if the test is in it, else of the one that the test is in."""
-    def in_test(thread: tuple[Frame, ...]) -> bool:
-        return any(_RUNNER.search(frame.file) or frame.file == str(test_file) for frame in thread)
+def _of_test(threads: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:
+    """The stack of the thread at fault if it runs the test, else of the one that does."""
 
-    chosen = next((thread for thread in threads if in_test(thread)), threads[0] if threads else ())
-    own: list[Frame] = []
-    for frame in chosen:
-        if _RUNNER.search(frame.file):
-            break
-        own.append(frame)
-    return tuple(own)
+    def runs_test(thread: tuple[Frame, ...]) -> bool:
+        return any(_RUNNER.search(frame.file) for frame in thread)
+
+    chosen = next(filter(runs_test, threads), threads[0] if threads else ())
+    return tuple(itertools.takewhile(lambda frame: not _RUNNER.search(frame.file), chosen))

@@ -184,6 +184,6 @@ def test_an_upstream_without_the_headers_is_built_without_python_and_says_so(
     here = Source(source, "tiny", own_tiny.record.head, "b" * 40, dirty=False)
     monkeypatch.setattr("pyggml.build.source.read_source", lambda _project: here)
     said: list[str] = []
-    result = BuildResult(own_tiny, 0, 0.0, configured=False, left_out=())
+    result = BuildResult(own_tiny, 6, 1.0, configured=True, left_out=())
     assert make_for(Project(tmp_path), result, said.append) is None
     assert said == ["no Python bindings: this upstream has no ggml-backend-impl.h"]

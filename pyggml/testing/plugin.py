@@ -1,0 +1,142 @@
+"""The pytest plugin: `isolated` and `expects_abort` tests run in a process of their own, plus fixtures.
+
+Loaded into every pytest run of an environment that has pyggml, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+pytest_plugins = ("pyggml.testing.fixtures",)
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds."""
+
+_numbers = itertools.count()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("pyggml").addoption(
+        "--pyggml-no-isolation",
+        action="store_true",
+        default=False,
+        help="run isolated tests in this process, for a debugger; an abort ends the whole run",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"isolated(timeout={DEFAULT_TIMEOUT:g}): run the test in a process of its own, so that an abort, a "
+        "crash or a hang fails only this test; timeout in seconds from the start of its setup, None for none",
+    )
+    config.addinivalue_line(
+        "markers",
+        "expects_abort(match=None): the isolated test passes only if it aborts and the regular expression "
+        "finds something in the text of the failed assertion",
+    )
+    if config.option.pyggml_no_isolation:
+        from pyggml.testing.expectation import listen
+
+        # Nobody is left to judge the abort, but what is on the way to it can be debugged.
+        listen(lambda expected: None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    mark = item.get_closest_marker("expects_abort")
+    if mark is None:
+        return (yield)
+    from pyggml.testing.expectation import expects_abort
+
+    with expects_abort(*mark.args, **mark.kwargs):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not _isolates(item):
+        return None
+    from pyggml.testing import process, reports
+
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    timeout = _timeout(item)
+    ended = process.run(_job(item, timeout))
+    reports.warn(item, ended)
+    *others, last = reports.reports_of(item, ended, timeout)
+    for report in (*others, _leave(item, nextitem) or last):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    for message in ended.messages:
+        if message["kind"] == "exit":
+            pytest.exit(message["text"])
+    return True
+
+
+def _isolates(item: pytest.Item) -> bool:
+    if not any(item.get_closest_marker(name) for name in ("isolated", "expects_abort")):
+        return False
+    options = item.config.option
+    if options.pyggml_no_isolation or options.setuponly or options.setupplan:
+        return False
+    from pyggml.testing.child import CHILD
+
+    return CHILD not in item.config.stash
+
+
+def _timeout(item: pytest.Item) -> float | None:
+    mark = item.get_closest_marker("isolated")
+    timeout = DEFAULT_TIMEOUT
+    if mark is not None:
+        if mark.args or mark.kwargs.keys() - {"timeout"}:
+            raise pytest.UsageError(f"{item.nodeid}: isolated takes timeout=SECONDS and nothing else")
+        timeout = mark.kwargs.get("timeout", timeout)
+    if timeout is not None and not timeout > 0:
+        raise pytest.UsageError(f"{item.nodeid}: the timeout must be more than 0 seconds, not {timeout!r}")
+    return timeout
+
+
+def _job(item: pytest.Item, timeout: float | None) -> Any:
+    from pyggml.testing.process import Job
+
+    config = item.config
+    target = str(item.path)
+    if isinstance(item, pytest.Function):
+        # Collecting the one function spares pytest the parameters of all the others.
+        within = [node.name for node in item.listchain() if isinstance(node, pytest.Class)]
+        target = "::".join((target, *within, item.originalname))
+    factory = getattr(config, "_tmp_path_factory", None)
+    worker = None
+    if hasattr(config, "workerinput"):
+        import execnet
+
+        worker = execnet.dumps(config.workerinput).hex()
+    return Job(
+        arguments=[str(argument) for argument in config.invocation_params.args],
+        directory=config.invocation_params.dir,
+        target=target,
+        parent=item.parent.nodeid if item.parent else "",
+        name=item.name,
+        timeout=timeout,
+        basetemp=None if factory is None else str(factory.getbasetemp() / f"isolated-{next(_numbers)}"),
+        worker=worker,
+        inherit=config.option.capture == "no",
+    )
+
+
+def _leave(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
+    """Tear down what earlier tests of this process have left for this one; a report if that fails."""
+    call = pytest.CallInfo.from_call(
+        lambda: item.session._setupstate.teardown_exact(nextitem),
+        "teardown",
+        reraise=(pytest.exit.Exception, KeyboardInterrupt),
+    )
+    if call.excinfo is None:
+        return None
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report
