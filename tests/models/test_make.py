@@ -96,7 +96,8 @@ def test_quantised_weights_are_near_the_exact_ones(tmp_path: Path) -> None:
     one = next(one for one in reader.tensors if one.name == "blk.0.ffn_up.weight")
     assert one.tensor_type == gguf.GGMLQuantizationType.Q8_0
     exact = weights("blk.0.ffn_up.weight", (32, 32), 1)
-    assert np.abs(gguf.dequantize(one.data, one.tensor_type) - exact).max() < np.abs(exact).max() / 250
+    # Half a step of 127, and the scale's own rounding to f16.
+    assert np.abs(gguf.dequantize(one.data, one.tensor_type) - exact).max() < np.abs(exact).max() / 220
     norm = next(one for one in reader.tensors if one.name == "output_norm.weight")
     assert norm.tensor_type == gguf.GGMLQuantizationType.F32
 

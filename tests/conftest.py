@@ -1,0 +1,49 @@
+"""The native tests need the built llama.cpp of this project: what is missing of it is made before the first."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch, patch and build, in the one process that starts the tests; children and workers find it done."""
+    wanted = any(item.get_closest_marker("native") for item in session.items)
+    if not wanted or session.config.option.collectonly or os.environ.get("PYGGML_TESTS_PREPARED"):
+        return
+    os.environ["PYGGML_TESTS_PREPARED"] = "1"
+    if hasattr(session.config, "workerinput"):
+        return
+    from pyggml.build.plan import BuildOptions
+    from pyggml.errors import PyggmlError
+    from pyggml.native.assemble import build_all
+    from pyggml.project import Project
+    from pyggml.series.engine import apply_series
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import fetch
+
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def say(text: str) -> None:
+        if reporter is not None:
+            reporter.write_line(f"preparing: {text}")
+            sys.stdout.flush()
+
+    project = Project(ROOT)
+    start = time.monotonic()
+    try:
+        pins = read_pins(project)
+        with project.lock("tests"):
+            say("the source, fetched unless it is there")
+            fetch(project, pins, pins.get(None))
+        apply_series(project)
+        build_all(project, BuildOptions(), say=say)
+    except PyggmlError as error:
+        pytest.exit(f"the native tests cannot be prepared: {error}", returncode=1)
+    say(f"done in {time.monotonic() - start:.0f} s")
