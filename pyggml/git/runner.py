@@ -209,6 +209,20 @@ def _start(
         ) from error
 
 
+def require_git() -> None:
+    """Refuse a git that is too old for what the series needs.
+
+    Raises:
+        PyggmlError: there is no git, or it is older than `OLDEST_GIT`.
+    """
+    version = git_version()
+    if version < OLDEST_GIT:
+        raise PyggmlError(
+            f"git {'.'.join(map(str, version))} is too old",
+            "Install git 2.38 or newer and run the command again.",
+        )
+
+
 def git_version() -> tuple[int, ...]:
     """The version of the git on PATH, e.g. (2, 39, 5).
 

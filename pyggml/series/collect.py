@@ -22,7 +22,7 @@ def collect(work: Workspace, tree: str) -> tuple[list[tuple[Patch, Commit]], lis
     Returns:
         the patches that are unchanged at the bottom, the picks for the rest, and how many are applied.
     """
-    chain = read_chain(work.git, work.base, work.head).commits
+    chain = read_chain(work.git, work.base, work.head)
     stack = canonical(work)
     picks: list[Pick] = []
     used: dict[int, int] = {}

@@ -221,7 +221,7 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
 
 def _read_commit(work: Workspace, commit: str) -> Commit:
     parent = work.git.text("rev-parse", f"{commit}^")
-    return read_chain(work.git, parent, commit).commits[0]
+    return read_chain(work.git, parent, commit)[0]
 
 
 def _reread(work: Workspace) -> list[tuple[Patch, Commit]]:

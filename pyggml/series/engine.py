@@ -364,7 +364,7 @@ def _foreign(work: Workspace) -> tuple[int, tuple[str, ...]]:
     from pyggml.series.history import read_chain
 
     try:
-        chain = read_chain(work.git, work.base, work.head).commits
+        chain = read_chain(work.git, work.base, work.head)
     except PyggmlError:
         return 0, ("(HEAD does not descend from this pin)",)
     trees = work.series.trees

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.mail import Identity, clean_message
@@ -12,15 +10,8 @@ from pyggml.series.stack import Commit
 LONGEST_CHAIN = 10_000
 
 
-@dataclass(frozen=True)
-class Chain:
-    """The commits from the base (exclusive) to HEAD, oldest first."""
-
-    commits: tuple[Commit, ...]
-
-
-def read_chain(git: Git, base: str, head: str) -> Chain:
-    """The commits between `base` and `head`.
+def read_chain(git: Git, base: str, head: str) -> tuple[Commit, ...]:
+    """The commits from `base` (exclusive) to `head`, oldest first.
 
     Raises:
         PyggmlError: there is a merge among them, or `head` does not descend from `base`.
@@ -53,7 +44,7 @@ def read_chain(git: Git, base: str, head: str) -> Chain:
             parent = raw.parents[0].hexsha
             commits.append(Commit(at, raw.tree.hexsha, parent, author, clean_message(message)))
             at = parent
-    return Chain(tuple(reversed(commits)))
+    return tuple(reversed(commits))
 
 
 def _offset(seconds_west: int) -> str:

@@ -15,8 +15,6 @@ from pyggml.series.mail import Identity, PatchMail, read_patch
 from pyggml.series.model import Patch, Series
 from pyggml.series.placement import Placed, place_all
 
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-
 
 @dataclass(frozen=True)
 class Commit:
@@ -56,10 +54,6 @@ def commit_tree(git: Git, tree: str, parent: str, author: Identity, message: str
     """Write a commit; the same arguments give the same id on every machine."""
     out = git.text("commit-tree", tree, "-p", parent, stdin=message.encode("utf-8"), env=author.environment())
     return Commit(out, tree, parent, author, message)
-
-
-def tree_of(git: Git, commit: str) -> str:
-    return git.text("rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
 def apply_mail(

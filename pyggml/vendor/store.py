@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
-from pyggml.git.runner import Git, GitError, run_outside
+from pyggml.git.runner import Git, GitError, require_git, run_outside
 from pyggml.project import Project
 from pyggml.vendor.pins import Pin, Pins
 from pyggml.vendor.progress import Progress, silent
@@ -265,6 +265,7 @@ def _beside(project: Project, pins: Pins) -> Iterator[Path]:
 
 
 def _new_repository(beside: Path, pins: Pins, sharing: Git | None) -> Git:
+    require_git()
     beside.chmod(0o777 & ~_umask())
     run_outside(
         "init", "--quiet", "--template=", "--initial-branch=series", "--object-format=sha1", str(beside)

@@ -537,3 +537,18 @@ def test_a_work_tree_that_cannot_be_written_is_rolled_back(
     assert three.state() == before
     assert three.git("status", "--porcelain") == ""
     assert three.status()["interrupted"] is None
+
+
+def test_a_git_that_is_missing_or_too_old(box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyggml.errors import PyggmlError
+    from pyggml.git.runner import require_git
+
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(PyggmlError, match="git is not on PATH"):
+        require_git()
+    (tools / "git").write_text("#!/bin/sh\necho git version 2.34.1\n")
+    (tools / "git").chmod(0o755)
+    with pytest.raises(PyggmlError, match=r"git 2.34.1 is too old"):
+        require_git()
