@@ -13,6 +13,8 @@ from typing import Any
 from pyggml.errors import PyggmlError
 
 ABORT_FD = "PYGGML_ABORT_FD"
+ABORT_PID = "PYGGML_ABORT_PID"
+"""The process that ABORT_FD is meant for, if it says so: others inherit the variable, not the descriptor."""
 LONGEST_LINE = 65536
 """Bytes that are kept of a line without an end."""
 
@@ -81,7 +83,8 @@ def abort_descriptor() -> int:
         PyggmlError: it is not the number of an open descriptor.
     """
     text = os.environ.get(ABORT_FD)
-    if text is None:
+    own = str(os.getpid())
+    if text is None or os.environ.get(ABORT_PID, own) != own:
         return 2
     try:
         descriptor = int(text)

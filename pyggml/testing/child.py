@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
+import io
 import json
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,11 +83,6 @@ class Isolated:
                 stream.flush()
         return {name: os.fstat(descriptor).st_size for name, descriptor in self._outputs.items()}
 
-    def _watch(self) -> None:
-        faulthandler.enable(self._job["fault"])
-        if self._job["timeout"] is not None:
-            faulthandler.dump_traceback_later(self._job["timeout"], exit=True, file=self._job["fault"])
-
     @pytest.hookimpl(wrapper=True)
     def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
         config = yield
@@ -111,9 +107,9 @@ class Isolated:
         # Comparisons ask the reporter for colours, so there has to be one.
         if config.pluginmanager.has_plugin("terminalreporter"):
             config.pluginmanager.unregister(name="terminalreporter")
-            nowhere = TerminalReporter(config, Path(os.devnull).open("w"))
-            config.pluginmanager.register(nowhere, "terminalreporter")
-        self._watch()
+            nowhere = TerminalReporter(config, io.StringIO())
+            config.pluginmanager.register(_Silent(nowhere), "terminalreporter")
+        faulthandler.enable(self._job["fault"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -129,11 +125,12 @@ class Isolated:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        self._watch()
+        # Or every collection, of which pytest makes five at the end, goes through all of pytest.
+        gc.freeze()
+        if self._job["timeout"] is not None:
+            faulthandler.dump_traceback_later(self._job["timeout"], exit=True, file=self._job["fault"])
         log = logging.StreamHandler(os.fdopen(os.dup(self._outputs["log"]), "w", encoding="utf-8"))
-        log.setFormatter(
-            logging.Formatter("%(levelname)-8s %(name)s:%(filename)s:%(lineno)d %(message)s")
-        )
+        log.setFormatter(logging.Formatter("%(levelname)-8s %(name)s:%(filename)s:%(lineno)d %(message)s"))
         logging.getLogger().addHandler(log)
         self.tell("start")
         try:
@@ -195,6 +192,16 @@ class Isolated:
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         self.tell("exit", text=str(excinfo.value) or type(excinfo.value).__name__)
+
+
+class _Silent:
+    """A reporter that pytest has no cause to call; the summary at the end alone takes a second."""
+
+    def __init__(self, reporter: TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reporter, name)
 
 
 def run(job: dict[str, Any]) -> int:

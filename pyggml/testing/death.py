@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyggml.testing.process import Ended
+from pyggml.testing.process import REACH_SECONDS, Ended
 
 STACKS = "Python stack"
 """Begins what pyggml.native.logs.last_words writes after the assertion's text."""
@@ -61,14 +61,14 @@ def death_of(ended: Ended, timeout: float | None, finished: bool) -> Death | Non
     hung = ended.overdue or (ended.status == 1 and ended.fault.startswith("Timeout ("))
     threads = _threads(ended.fault)
     frames = _of_test(threads)
+    begun = any(message["kind"] == "start" for message in ended.messages)
     if hung:
-        limit = f"{timeout:g} s" if timeout is not None else "its time"
+        limit = f"no end after {timeout:g} s" if begun else f"not collected within {REACH_SECONDS:g} s"
         more = "" if ended.fault else ", and did not react at all"
-        return Death("timeout", f"no end after {limit}{more}; killed", None, frames)
+        return Death("timeout", f"{limit}{more}; killed", None, frames)
     if ended.status >= 0:
         if finished and ended.status <= max(pytest.ExitCode):
             return None
-        begun = any(message["kind"] == "start" for message in ended.messages)
         where = "after" if finished else "in the middle of" if begun else "before"
         return Death(f"exit status {ended.status}", f"the process ended {where} the test", None, ())
     number = -ended.status

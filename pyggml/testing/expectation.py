@@ -10,6 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 
+class ProcessDiedError(Exception):
+    """What `xfail(raises=...)` compares with when an isolated test's process dies."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """An abort whose text the regular expression finds something in; None for any abort."""

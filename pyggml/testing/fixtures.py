@@ -1,1 +1,104 @@
-"""Fixtures."""
+"""Fixtures for tests of a build. Everything of pyggml is imported when a test asks for it, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyggml.build.record import Build
+    from pyggml.native.environment import VirtualDevices
+
+
+class MakeDevices(Protocol):
+    """What the fixture `virtual_devices` gives."""
+
+    def __call__(self, count: int | None = None, **options: Any) -> VirtualDevices: ...
+
+
+class TinyModel(Protocol):
+    """What the fixture `tiny_model` gives."""
+
+    def __call__(self, arch: str, kind: str = "dense") -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def pyggml_build(request: pytest.FixtureRequest) -> Build:
+    """The build of PYGGML_BUILD, or the active one of the project around pytest's root directory.
+
+    Skips the test, saying which command helps, if there is none. A project that wants its builds made on
+    demand overrides this fixture in its conftest.py.
+    """
+    from pyggml.errors import PyggmlError
+    from pyggml.native.load import active_build
+
+    try:
+        return active_build(request.config.rootpath)
+    except PyggmlError as error:
+        pytest.skip(str(error).replace("\n", ". "))
+
+
+@pytest.fixture
+def virtual_devices(pyggml_build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDevices]:
+    """`virtual_devices(count, ...)`: devices in this process that look like GPUs, until the test ends.
+
+    Arguments are the attributes of pyggml.native.environment.VirtualDevices. A second call replaces the
+    devices of the first. The ledger is cleared and on; injected faults end with the test.
+    """
+    from pyggml.errors import PyggmlError
+    from pyggml.native.environment import VirtualDevices
+    from pyggml.native.load import load
+
+    bindings = load(pyggml_build)
+    if not bindings.has_vdev:
+        pytest.skip("this build has no virtual devices. Make it anew with: pyggml build")
+    ffi, lib = bindings.ffi, bindings.lib
+
+    def check(error: Any) -> None:
+        if error != ffi.NULL:
+            raise PyggmlError(ffi.string(error).decode("utf-8", "replace"))
+
+    def make(count: int | None = None, **options: Any) -> VirtualDevices:
+        devices = VirtualDevices(count, **options)
+        for name, value in devices.environment().items():
+            monkeypatch.setenv(name, value)
+        lib.pyggml_vdev_unregister()
+        check(lib.pyggml_vdev_configure_from_environment())
+        check(lib.pyggml_vdev_register())
+        lib.pyggml_vdev_fault_clear()
+        for fault in devices.faults:
+            check(lib.pyggml_vdev_fault_parse(fault.encode()))
+        lib.pyggml_vdev_ledger_clear()
+        lib.pyggml_vdev_ledger_enable(1)
+        return devices
+
+    yield make
+    lib.pyggml_vdev_unregister()
+    lib.pyggml_vdev_fault_clear()
+    lib.pyggml_vdev_ledger_enable(0)
+    lib.pyggml_vdev_ledger_clear()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(pyggml_build: Build) -> TinyModel:
+    """`tiny_model(arch, kind="dense")`: the path of upstream's tiny random model, kept with the build.
+
+    `kind` is `dense` or `moe`; the first use of an architecture writes it, in a second or so.
+    """
+    from pyggml.errors import UsageError
+    from pyggml.models.tiny import tiny_models
+
+    def model(arch: str, kind: str = "dense") -> Path:
+        files = tiny_models(pyggml_build, arch).files
+        wanted = f"{arch}-{kind}.gguf"
+        for path in files:
+            if path.name == wanted:
+                return path
+        raise UsageError(
+            f"there is no tiny model {wanted}", f"There are: {', '.join(path.name for path in files)}."
+        )
+
+    return model

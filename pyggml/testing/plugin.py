@@ -6,7 +6,6 @@ Loaded into every pytest run of an environment that has pyggml, so it imports no
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -14,15 +13,17 @@ import pytest
 
 pytest_plugins = ("pyggml.testing.fixtures",)
 
+NO_ISOLATION = "--pyggml-no-isolation"
 DEFAULT_TIMEOUT = 60.0
 """Seconds."""
 
+_REACHING = (pytest.exit.Exception, KeyboardInterrupt)
 _numbers = itertools.count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("pyggml").addoption(
-        "--pyggml-no-isolation",
+        NO_ISOLATION,
         action="store_true",
         default=False,
         help="run isolated tests in this process, for a debugger; an abort ends the whole run",
@@ -65,17 +66,40 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     from pyggml.testing import process, reports
 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    timeout = _timeout(item)
-    ended = process.run(_job(item, timeout))
-    reports.warn(item, ended)
-    *others, last = reports.reports_of(item, ended, timeout)
-    for report in (*others, _leave(item, nextitem) or last):
+    ended: list[process.Ended] = []
+
+    def run() -> list[pytest.TestReport]:
+        timeout = _timeout(item)
+        ended.append(process.run(_job(item, timeout)))
+        reports.warn(item, ended[0])
+        return reports.reports_of(item, ended[0], timeout)
+
+    call = pytest.CallInfo.from_call(run, "setup", reraise=_REACHING)
+    told = [_report(item, call)] if call.excinfo else call.result
+    leaving = pytest.CallInfo.from_call(
+        # Earlier tests of this process may have left fixtures that the next one does not share.
+        lambda: item.session._setupstate.teardown_exact(nextitem),
+        "teardown",
+        reraise=_REACHING,
+    )
+    if leaving.excinfo and not call.excinfo:
+        told.pop()
+    if leaving.excinfo or call.excinfo:
+        told.append(_report(item, leaving))
+    for report in told:
+        if report.failed and item.config.option.usepdb:
+            report.sections.append(("isolated test", f"Debug it here with: {NO_ISOLATION} --pdb"))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    for message in ended.messages:
+    for message in ended[0].messages if ended else ():
         if message["kind"] == "exit":
             pytest.exit(message["text"])
     return True
+
+
+def _report(item: pytest.Item, call: pytest.CallInfo[Any]) -> pytest.TestReport:
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report
 
 
 def _isolates(item: pytest.Item) -> bool:
@@ -94,10 +118,10 @@ def _timeout(item: pytest.Item) -> float | None:
     timeout = DEFAULT_TIMEOUT
     if mark is not None:
         if mark.args or mark.kwargs.keys() - {"timeout"}:
-            raise pytest.UsageError(f"{item.nodeid}: isolated takes timeout=SECONDS and nothing else")
+            pytest.fail("isolated takes timeout=SECONDS and nothing else", pytrace=False)
         timeout = mark.kwargs.get("timeout", timeout)
-    if timeout is not None and not timeout > 0:
-        raise pytest.UsageError(f"{item.nodeid}: the timeout must be more than 0 seconds, not {timeout!r}")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        pytest.fail(f"the timeout must be a number of seconds, not {timeout!r}", pytrace=False)
     return timeout
 
 
@@ -127,16 +151,3 @@ def _job(item: pytest.Item, timeout: float | None) -> Any:
         worker=worker,
         inherit=config.option.capture == "no",
     )
-
-
-def _leave(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
-    """Tear down what earlier tests of this process have left for this one; a report if that fails."""
-    call = pytest.CallInfo.from_call(
-        lambda: item.session._setupstate.teardown_exact(nextitem),
-        "teardown",
-        reraise=(pytest.exit.Exception, KeyboardInterrupt),
-    )
-    if call.excinfo is None:
-        return None
-    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    return report

@@ -20,6 +20,9 @@ from typing import IO, Any
 ABORT_FD = "PYGGML_ABORT_FD"
 """See pyggml.native.load: where the text of a failed assertion goes."""
 
+REACH_SECONDS = 60.0
+"""It must have collected the test by then (if the test has a limit at all)."""
+
 GRACE_SECONDS = 10.0
 """The process ends itself when its time is over. One that cannot even do that is killed this much later."""
 
@@ -96,6 +99,7 @@ def run(job: Job) -> Ended:
             "parent": job.parent,
             "name": job.name,
             "timeout": job.timeout,
+            "reach": None if job.timeout is None else REACH_SECONDS,
             "basetemp": job.basetemp,
             "worker": job.worker,
             "path": sys.path,
@@ -127,8 +131,7 @@ def run(job: Job) -> Ended:
             pass_fds=[each.fileno() for each in (order, told, abort, fault, *outputs.values())],
             start_new_session=True,
         )
-        # Until the test's setup the same limit holds once more, see start.py.
-        limit = None if job.timeout is None else 2 * job.timeout + GRACE_SECONDS
+        limit = None if job.timeout is None else REACH_SECONDS + job.timeout + GRACE_SECONDS
         overdue = True
         try:
             overdue = not _wait(process, limit)

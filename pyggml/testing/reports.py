@@ -15,7 +15,7 @@ from _pytest._code.code import ReprEntry, ReprExceptionInfo, ReprFileLocation, R
 from _pytest.skipping import evaluate_xfail_marks
 
 from pyggml.testing.death import Death, Frame, death_of
-from pyggml.testing.expectation import Expected
+from pyggml.testing.expectation import Expected, ProcessDiedError
 from pyggml.testing.process import Ended
 
 Phase = Literal["setup", "call", "teardown"]
@@ -24,15 +24,9 @@ _MOST_SOURCE = 12
 """Lines that are shown above the one at which the process died."""
 
 
-class ProcessDiedError(Exception):
-    """What `xfail(raises=...)` compares with when an isolated test's process dies."""
-
-
 def to_document(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
     """A report as JSON has it."""
-    return cast(
-        "dict[str, Any]", config.hook.pytest_report_to_serializable(config=config, report=report)
-    )
+    return cast("dict[str, Any]", config.hook.pytest_report_to_serializable(config=config, report=report))
 
 
 def reports_of(item: pytest.Item, ended: Ended, timeout: float | None) -> list[pytest.TestReport]:
@@ -88,6 +82,12 @@ def _category(module: str, name: str) -> type[Warning]:
 
 
 def _from_document(item: pytest.Item, document: dict[str, Any]) -> pytest.TestReport:
+    # JSON has no tuples, and pytest looks for them.
+    for name in ("location", "longrepr"):
+        if isinstance(document[name], list):
+            document[name] = tuple(document[name])
+    for name in ("sections", "user_properties"):
+        document[name] = [tuple(pair) for pair in document[name]]
     report = item.config.hook.pytest_report_from_serializable(config=item.config, data=document)
     # pytest-xdist may have given this process's item a longer id.
     report.nodeid = item.nodeid
@@ -150,7 +150,7 @@ def _traceback(item: pytest.Item, death: Death, instead: str | None) -> ReprExce
     """As pytest shows an exception: the source down to the line, what happened, the place."""
     here = _place(item, death)
     told = [line for text in (death.text, death.reason, instead) if text for line in text.splitlines()]
-    lines = [*_source(here), *(f"E   {line}" for line in told)]
+    lines = [*(_source(here) if death.frames else ()), *(f"E   {line}" for line in told)]
     if len(death.frames) > 1:
         lines.append("E   Python stack (most recent call last):")
         lines += (

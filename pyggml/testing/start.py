@@ -14,8 +14,10 @@ def main() -> int:
         job = json.load(file)
     # A crash or a hang while the test is being collected is told as well.
     faulthandler.enable(job["fault"])
-    if job["timeout"] is not None:
-        faulthandler.dump_traceback_later(job["timeout"], exit=True, file=job["fault"])
+    if job["reach"] is not None:
+        faulthandler.dump_traceback_later(job["reach"], exit=True, file=job["fault"])
+    # What the test itself starts inherits PYGGML_ABORT_FD, but not the descriptor.
+    os.environ["PYGGML_ABORT_PID"] = str(os.getpid())
     sys.path[:] = job["path"]
     from pyggml.testing.child import run
 

@@ -128,6 +128,12 @@ def test_expected(ggml):
         multiply(ggml)
 
 @pytest.mark.isolated
+def test_program(ggml):
+    import subprocess, sys
+    code = "from pyggml.native.load import load; load()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+@pytest.mark.isolated
 def test_devices(ggml, virtual_devices):
     virtual_devices(3, memory=1 << 20)
     assert ggml.lib.pyggml_vdev_count() == 3
@@ -136,7 +142,7 @@ def test_devices(ggml, virtual_devices):
     assert ggml.lib.pyggml_vdev_count() == 2
 """
     )
-    result.assert_outcomes(failed=1, passed=2)
+    result.assert_outcomes(failed=1, passed=3)
     result.stdout.re_match_lines(
         [
             r">       ggml\.lib\.ggml_mul_mat\(context, a, b\)",

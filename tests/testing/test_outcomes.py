@@ -33,8 +33,8 @@ class TestAll:
     result.assert_outcomes(passed=1, failed=2, skipped=1, xfailed=1, xpassed=1)
     result.stdout.fnmatch_lines(
         [
-            "E       assert [1, 2] == [1, 3]",
-            "E         At index 1 diff: 2 != 3",
+            "E *assert [[]1, 2] == [[]1, 3]",
+            "E *At index 1 diff: 2 != 3",
             "SKIPPED * not now",
             "XFAIL test_inner.py::TestAll::test_xfail - known",
             "XPASS test_inner.py::TestAll::test_xpass - fixed",
