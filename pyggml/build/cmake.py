@@ -52,6 +52,7 @@ def build_tree(
     source: Source,
     *,
     clean: bool = False,
+    prepare: Callable[[Path], object] = lambda directory: None,
     report: Report | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> BuildResult:
@@ -59,6 +60,7 @@ def build_tree(
 
     Args:
         clean: start from nothing.
+        prepare: called with the build's directory once nobody else works there, before anything else.
         report: called after each step.
         say: told in a line what takes long.
 
@@ -74,6 +76,7 @@ def build_tree(
         with _only_one(directory, say) as lock:
             if clean:
                 _wipe(directory)
+            prepare(directory)
             with (directory / "build.log").open("w", encoding="utf-8", errors="replace") as log:
                 run = _Run(plan, tools, source, log, lock.fileno(), started)
                 return run.all(report, say)

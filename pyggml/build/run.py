@@ -9,7 +9,9 @@ from pyggml.build.machine import read_machine
 from pyggml.build.plan import BuildOptions, make_plan
 from pyggml.build.progress import Report
 from pyggml.build.source import read_source
+from pyggml.build.times import follow_contents
 from pyggml.build.toolchain import find_toolchain
+from pyggml.git import Git
 from pyggml.project import Project
 
 
@@ -35,4 +37,13 @@ def build_project(
         source = read_source(project)
         tools = find_toolchain(machine.arch, say)
         plan = make_plan(source.path, project.build_dir, source.pin, options, machine, tools)
-        return build_tree(plan, tools, source, clean=options.clean, report=report, say=say)
+        git = Git(source.path / ".git", source.path)
+        return build_tree(
+            plan,
+            tools,
+            source,
+            clean=options.clean,
+            prepare=lambda directory: follow_contents(git, directory),
+            report=report,
+            say=say,
+        )

@@ -19,6 +19,8 @@ COMMANDS = {
     "patch": ("pyggml.cli.patch:patch", "The patch series: apply, change, export."),
     "undo": ("pyggml.cli.undo:undo", "Take back the last change to the series or the work tree."),
     "build": ("pyggml.cli.build:build", "Configure and compile the patched llama.cpp."),
+    "run": ("pyggml.cli.run:run", "Run a program of the build on virtual devices."),
+    "devices": ("pyggml.cli.devices:devices", "List the devices that a build sees."),
     "model": ("pyggml.cli.model:model", "Small models to try a build on."),
     "abi": ("pyggml.cli.abi:abi", "The C interface of a build, and what differs between two."),
 }

@@ -174,7 +174,8 @@ def _write_file(target: Path, content: bytes | None) -> None:
 def _move_work_tree(git: Git, change: Change, paths: Sequence[PathChange]) -> None:
     private = git.git_dir / "pyggml-index"
     remove_file(private.with_name(private.name + ".lock"))
-    shutil.copyfile(git.git_dir / "index", private)
+    # With its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
+    shutil.copy2(git.git_dir / "index", private)
     index = git.with_index(private)
     index.run("read-tree", "--reset", change.tree_new)
     write_paths(index, paths)

@@ -146,7 +146,8 @@ def edited_tree(git: Git, base_index: Path) -> str:
 
     with scratch_index(git) as index:
         assert index.index is not None  # noqa: S101
-        shutil.copyfile(base_index, index.index)
+        # With its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
+        shutil.copy2(base_index, index.index)
         index.run("add", "--update", "--", ".")
         return index.text("write-tree")
 

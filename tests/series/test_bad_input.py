@@ -539,7 +539,9 @@ def test_a_work_tree_that_cannot_be_written_is_rolled_back(
     assert three.status()["interrupted"] is None
 
 
-def test_a_git_that_is_missing_or_too_old(box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_that_is_missing_or_too_old(
+    box: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyggml.errors import PyggmlError
     from pyggml.git.runner import require_git
 

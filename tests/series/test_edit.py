@@ -169,3 +169,22 @@ def test_merges_and_foreign_histories_are_refused(three: Sandbox) -> None:
     three.git("switch", "-q", "series")
     three.git("merge", "-q", "--no-edit", "side")
     assert "is a merge" in three.refused("patch", "refresh")
+
+
+def test_an_edit_of_the_same_size_within_the_second_of_the_checkout_is_seen(three: Sandbox) -> None:
+    """git compares whole seconds: only the index's own time tells that an entry may be stale."""
+    import os
+    import time
+
+    three.ok("patch", "unapply", "--to", "2")
+    three.ok("patch", "apply")
+    second = int(time.time()) * 10**9
+    for path in (three.tree / "README.md", three.tree / ".git" / "index"):
+        os.utime(path, ns=(second, second))
+    three.git("update-index", "--refresh", "-q")
+    os.utime(three.tree / ".git" / "index", ns=(second, second))
+    (three.tree / "README.md").write_text("downstreaM\n")
+    os.utime(three.tree / "README.md", ns=(second, second))
+    time.sleep(1.1)
+    three.ok("patch", "refresh")
+    assert "downstreaM" in (three.patches / "0003-third.patch").read_text()

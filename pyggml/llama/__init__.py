@@ -1,0 +1,27 @@
+"""llama.cpp in people's own words: a model file, and contexts that decode with it.
+
+from pyggml.llama import LlamaContext, Model
+
+with Model.load(path, devices=()) as model, LlamaContext(model, n_ctx=512) as context:
+    logits = context.decode(model.tokenize("Hello"))       # numpy, one row: that of the last token
+    tokens = context.greedy([int(logits[-1].argmax())], 16)
+"""
+
+from __future__ import annotations
+
+from pyggml.llama.context import LlamaContext, Perf
+from pyggml.llama.errors import AbortedError, DecodeError, NoRoomError
+from pyggml.llama.memory import Memory
+from pyggml.llama.model import Model
+from pyggml.llama.state import State
+
+__all__ = [
+    "AbortedError",
+    "DecodeError",
+    "LlamaContext",
+    "Memory",
+    "Model",
+    "NoRoomError",
+    "Perf",
+    "State",
+]

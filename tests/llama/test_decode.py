@@ -1,0 +1,206 @@
+"""What is computed: against formulas in numpy, and against itself in other batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyggml.errors import PyggmlError, UsageError
+from pyggml.llama import AbortedError, NoRoomError
+
+from .conftest import Open, nmse, prompt
+from .forward import forward
+
+pytestmark = pytest.mark.native
+
+ARCHS = ("llama", "gemma2", "gpt2", "mamba", "falcon-h1")
+"""Plain, with sliding windows, with a table of positions, recurrent, both."""
+
+
+@pytest.mark.parametrize("shape", [{"layers": 1}, {"layers": 3, "heads": 6, "kv_heads": 2}])
+@pytest.mark.parametrize("flash", [False, True])
+def test_logits_are_those_of_the_formulas(
+    made: Callable[..., Path], open_context: Open, shape: dict[str, int], flash: bool
+) -> None:
+    path = made(**shape)
+    context = open_context(path, type_k="f32", type_v="f32", flash_attn=flash)
+    tokens = prompt(context, 50)
+    logits = context.decode(tokens, logits="all")
+    expected = forward(path, tokens)
+    assert logits.dtype == np.float32 and logits.shape == expected.shape == (50, 300)
+    # Flash attention casts K and V to f16 (build_attn_mha, src/llama-graph.cpp).
+    assert nmse(expected, logits) < (1e-5 if flash else 1e-10)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_batch_equals_token_by_token(tiny: Callable[[str], Path], open_context: Open, arch: str) -> None:
+    context = open_context(tiny(arch))
+    tokens = prompt(context, 40)
+    at_once = context.decode(tokens, logits="all")
+    context.memory.clear()
+    one_by_one = np.concatenate([context.decode([token]) for token in tokens])
+    # Not bit for bit: the CPU multiplies a vector and a matrix in different orders.
+    assert nmse(at_once, one_by_one) < 1e-6
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_same_decode_twice_is_bit_identical(
+    tiny: Callable[[str], Path], open_context: Open, arch: str
+) -> None:
+    context = open_context(tiny(arch), threads=2)
+    tokens = prompt(context, 40)
+    first = context.decode(tokens, logits="all")
+    context.memory.clear()
+    assert np.array_equal(first, context.decode(tokens, logits="all"))
+
+
+@pytest.mark.parametrize("unified", [False, True])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_two_sequences_in_one_batch_equal_each_alone(
+    tiny: Callable[[str], Path], open_context: Open, arch: str, unified: bool
+) -> None:
+    path = tiny(arch)
+    alone = open_context(path)
+    one, two = prompt(alone, 17, seed=1), prompt(alone, 23, seed=2)
+    expected = []
+    for tokens in (one, two):
+        alone.memory.clear()
+        expected.append(alone.decode(tokens, logits="all"))
+    context = open_context(path, n_ctx=512, n_seq_max=2, kv_unified=unified)
+    found = context.decode([(one, 0), (two, 1)], logits="all")
+    assert nmse(np.concatenate(expected), found) < 1e-6
+
+
+def test_wanted_rows(made: Callable[..., Path], open_context: Open) -> None:
+    context = open_context(made(), n_ctx=512, n_seq_max=2)
+    batch = [([5, 6, 7], 0), ([8, 9], 1)]
+    every = context.decode(batch, logits="all")
+    for wanted, rows in (
+        ("last", [2, 4]),
+        ("none", []),
+        ([True, False, False, True, False], [0, 3]),
+        (np.zeros(5, bool), []),
+    ):
+        context.memory.clear()
+        found = context.decode(batch, logits=wanted)
+        assert found.shape == (len(rows), 300)
+        # The output matrix multiplies fewer rows, in another order.
+        assert np.allclose(found, every[rows], rtol=1e-4, atol=1e-5)
+        assert np.array_equal(context.logits(), found)
+
+
+def test_returned_logits_are_nobody_elses(made: Callable[..., Path], open_context: Open) -> None:
+    context = open_context(made())
+    first = context.decode([1, 2, 3])
+    kept = first.copy()
+    context.decode(prompt(context, 100), logits="all")
+    assert np.array_equal(first, kept)
+    context.logits()[:] = 0
+    assert context.logits().any()
+
+
+def test_tokens_that_belong_to_two_sequences(made: Callable[..., Path], open_context: Open) -> None:
+    context = open_context(made(), n_seq_max=2, kv_unified=True)
+    context.decode([5, 6, 7], seq=[0, 1])
+    assert context.memory.pos_max(0) == context.memory.pos_max(1) == 2
+    both = context.decode([([8], 0), ([8], 1)])
+    assert np.array_equal(both[0], both[1])
+    separate = open_context(made(), n_ctx=512, n_seq_max=2)
+    with pytest.raises(UsageError, match=r"(?s)2 sequences.*kv_unified"):
+        separate.decode([5, 6, 7], seq=[0, 1])
+
+
+def test_greedy_takes_the_largest_logit_of_each_step(made: Callable[..., Path], open_context: Open) -> None:
+    path = made(layers=1)
+    context = open_context(path)
+    tokens = prompt(context, 6)
+    chosen = context.greedy(tokens, 5)
+    expected = list(tokens)
+    for _ in range(5):
+        expected.append(int(forward(path, expected)[-1].argmax()))
+    assert chosen == expected[6:]
+    assert context.memory.pos_max() == 6 + 5 - 2
+
+
+def test_embeddings(made: Callable[..., Path], open_context: Open) -> None:
+    plain = open_context(made())
+    tokens = [5, 6, 7]
+    logits = plain.decode(tokens, logits="all")
+    context = open_context(made(), embeddings=True, pooling="none")
+    assert np.array_equal(context.decode(tokens, logits="last"), logits[-1:])
+    assert context.embeddings().shape == (1, 64)
+    with pytest.raises(PyggmlError, match="keeps no embeddings"):
+        plain.embeddings()
+    mean = open_context(made(), embeddings=True, pooling="mean")
+    mean.decode(tokens)
+    every = open_context(made(), embeddings=True, pooling="none")
+    every.decode(tokens, logits="all")
+    assert np.allclose(mean.pooled(0), every.embeddings().mean(axis=0), rtol=1e-5)
+
+
+def test_no_room_changes_nothing(made: Callable[..., Path], open_context: Open) -> None:
+    context = open_context(made(), n_ctx=256)
+    context.decode(prompt(context, 250))
+    with pytest.raises(NoRoomError, match=r"no room for 10 tokens.*256 cells.*sequence 0 ends at 249"):
+        context.decode(prompt(context, 10))
+    assert context.memory.pos_max() == 249
+    assert context.decode([1]).shape == (1, 300)
+    with pytest.raises(NoRoomError):
+        context.decode(prompt(context, 10))
+    with pytest.raises(PyggmlError, match="no logits"):
+        context.logits()
+
+
+def test_abort_callback_ends_the_decode(made: Callable[..., Path], open_context: Open) -> None:
+    stop = False
+    context = open_context(made(), abort=lambda: stop)
+    first = context.decode([1, 2])
+    stop = True
+    with pytest.raises(AbortedError, match="abort callback ended the decode of 1 tokens"):
+        context.decode([3])
+    stop = False
+    context.memory.clear()
+    assert np.array_equal(context.decode([1, 2]), first)
+
+
+def test_exceptions_of_callbacks_come_out(made: Callable[..., Path], open_context: Open) -> None:
+    def broken() -> bool:
+        raise ZeroDivisionError("of the test")
+
+    context = open_context(made(), abort=broken)
+    with pytest.raises(ZeroDivisionError, match="of the test"):
+        context.decode([1])
+
+    def node(tensor: object, ask: bool) -> bool:
+        raise LookupError("a node")
+
+    context = open_context(made(), on_node=node)
+    with pytest.raises(LookupError, match="a node"):
+        context.decode([1])
+
+
+def test_eval_callback_sees_every_layer(made: Callable[..., Path], open_context: Open) -> None:
+    from pyggml.native.load import load
+
+    ffi, names = load().ffi, []
+
+    def node(tensor: object, ask: bool) -> bool:
+        names.append(ffi.string(tensor.name).decode())  # type: ignore[attr-defined]
+        return not ask
+
+    open_context(made(layers=2), on_node=node).decode([1])
+    assert {"l_out-0", "l_out-1", "result_output"} <= set(names)
+
+
+def test_perf_counts_tokens(made: Callable[..., Path], open_context: Open) -> None:
+    context = open_context(made())
+    context.reset_perf()
+    context.decode(prompt(context, 30))
+    context.decode([1])
+    context.decode([2])
+    perf = context.perf
+    assert (perf.prompt_tokens, perf.eval_tokens) == (30, 2)
+    assert perf.prompt_ms > 0 and perf.eval_ms > 0
