@@ -7,6 +7,6 @@ The markers, fixtures and options come with the pytest plugin (docs/pytest-plugi
 
 from pyggml.testing.arrays import assert_close, assert_identical
 from pyggml.testing.expectation import ProcessDiedError, expects_abort
-from pyggml.testing.ulp import ulp_distance
+from pyggml.ulp import ulp_distance
 
 __all__ = ["ProcessDiedError", "assert_close", "assert_identical", "expects_abort", "ulp_distance"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyggml.testing.ulp import NOT_COMPARABLE, bits, is_float, ulp_distance
+from pyggml.ulp import NOT_COMPARABLE, bits, is_float, ulp_distance
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,0 +1,24 @@
+"""A product split by columns, then by rows, over four virtual devices."""
+
+import numpy as np
+
+from pyggml.ggml import Context, MetaDevice, Scheduler, SplitState, VirtualDevices, cpu
+
+random = np.random.default_rng(1)
+up, down, x = (random.standard_normal(shape, np.float32) for shape in [(64, 32), (48, 64), (5, 32)])
+with VirtualDevices(4) as devices:
+    # ggml counts axes from the innermost: a weight's outputs are axis 1, its inputs axis 0.
+    meta = MetaDevice(list(devices), lambda one: SplitState.even(one, int(one.name == "up"), len(devices)))
+    weights, graph_context = Context("weights"), Context("graph")
+    tensors = [weights.tensor("f32", array.shape, name) for name, array in (("up", up), ("down", down))]
+    weights.allocate(meta).usage = "weights"
+    tensors[0].set(up)
+    tensors[1].set(down)
+    ops, given = graph_context.ops, graph_context.tensor("f32", x.shape, "x").mark_input()
+    result = ops.scale(ops.mul_mat(tensors[1], ops.mul_mat(tensors[0], given)), 1.0).mark_output()
+    scheduler, graph = Scheduler([meta.backend(), cpu().backend()]), graph_context.graph(result)
+    scheduler.allocate(graph)
+    given.set(x)
+    scheduler.compute(graph)
+    print("largest difference to numpy:", np.abs(result.numpy() - x @ up.T @ down.T).max())
+    print("bytes by kind of transfer:", devices.ledger().transfers().sums("kind"))

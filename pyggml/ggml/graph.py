@@ -1,0 +1,137 @@
+"""Graphs: operations in the order in which they are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyggml.errors import PyggmlError
+from pyggml.ggml.handle import Handle
+from pyggml.ggml.memory import Stamp
+from pyggml.ggml.tensor import Tensor
+from pyggml.native.load import load
+
+if TYPE_CHECKING:
+    from pyggml.ggml.context import Context
+
+_LARGEST = 1 << 24
+
+
+class Graph(Handle):
+    """A `struct ggml_cgraph` over tensors of one context and those it uses.
+
+    Attributes:
+        context: the context.
+        bound: the scheduler or allocator that has it, once it has memory; a graph gets memory once.
+    """
+
+    def __init__(self, context: Context, *outputs: Tensor, size: int | None = None) -> None:
+        """
+        Args:
+            outputs: what to compute.
+            size: nodes (and leaves) that it holds; by default as many as the tensors that there are now and
+                half as many again, at least 64.
+
+        Raises:
+            PyggmlError: a tensor is of a context that `context` does not use, or the graph is too small.
+        """
+        self.context = context
+        self._bindings = load()
+        ffi, lib = self._bindings.ffi, self._bindings.lib
+        context.check()
+        if size is None:
+            size = max(64, sum(_count(one) for one in context.reach()) * 3 // 2)
+        if not isinstance(size, int) or not 1 <= size <= _LARGEST:
+            raise PyggmlError(f"a graph of {size!r} nodes is asked for; 1 to {_LARGEST:,} are possible")
+        self.size = size
+        memory = lib.ggml_graph_overhead_custom(size, False) + lib.ggml_tensor_overhead()
+        self._own = lib.ggml_init({"mem_size": memory, "mem_buffer": ffi.NULL, "no_alloc": True})
+        if not self._own:
+            raise PyggmlError(f"no memory for a graph of {size} nodes")
+        self.raw: Any = lib.ggml_new_graph_custom(self._own, size, False)
+        self.bound: Stamp | None = None
+        self.stamps: set[Stamp] = set()
+        self.ready_for: Handle | None = None
+        # Leaves that no node reads: C does not tell them.
+        self.lone: dict[Any, None] = {}
+        super().__init__(f"a graph of {context.label}", context)
+        self.add(*outputs)
+
+    def __len__(self) -> int:
+        """How many nodes it has."""
+        self.check()
+        return int(self._bindings.lib.ggml_graph_n_nodes(self.raw))
+
+    def add(self, *outputs: Tensor) -> Graph:
+        """Compute these as well, after what is there (ggml_build_forward_expand). Returns: self.
+
+        Raises:
+            PyggmlError: it has memory already, does not hold so many nodes, or a tensor is none of its
+                context's.
+            ClosedError, StaleError: a tensor that is needed lost its memory.
+        """
+        with self.using(), self.context.using():
+            self.ready_for = None
+            if self.bound is not None and outputs:
+                raise PyggmlError(f"{self.label} has memory already; nothing can be added any more")
+            for tensor in outputs:
+                if not isinstance(tensor, Tensor):
+                    raise PyggmlError(f"a graph computes tensors, not a {type(tensor).__name__}")
+                tensor.check_usable()
+                if tensor.context not in self.context.reach():
+                    raise PyggmlError(
+                        f"{tensor.described()} is of {tensor.context.label}, not of {self.context.label}"
+                    )
+                self._check_room(tensor)
+                self._bindings.lib.ggml_build_forward_expand(self.raw, tensor.raw)
+                if tensor.raw.op == 0:
+                    self.lone[tensor.raw] = None
+        return self
+
+    @property
+    def nodes(self) -> list[Tensor]:
+        """Its nodes in the order of computation."""
+        with self.using():
+            return [Tensor(self.context, raw) for raw in self.raw_nodes()]
+
+    def raw_nodes(self) -> list[Any]:
+        """`struct ggml_tensor *` of its nodes."""
+        ffi, lib = self._bindings.ffi, self._bindings.lib
+        count = lib.ggml_graph_n_nodes(self.raw)
+        found: list[Any] = ffi.unpack(lib.ggml_graph_nodes(self.raw), count) if count else []
+        return found
+
+    def _check_room(self, tensor: Tensor) -> None:
+        """Expanding a graph that is too small is an assertion in ggml; stale sources are freed memory."""
+        contexts = list(self.context.reach())
+        if sum(_count(one) for one in contexts) <= self.size and not any(one.bound for one in contexts):
+            return
+        known = set(self.raw_nodes())
+        leaves: set[Any] = set(self.lone)
+        for raw in known:
+            leaves.update(_sources(raw, known))
+        nodes, pending = set(known), [tensor.raw]
+        while pending:
+            raw = pending.pop()
+            if raw in nodes or raw in leaves:
+                continue
+            Tensor(self.context, raw).check_usable()
+            (leaves if raw.op == 0 else nodes).add(raw)
+            pending.extend(source for source in self._bindings.ffi.unpack(raw.src, 10) if source)
+        if max(len(nodes), len(leaves)) > self.size:
+            raise PyggmlError(
+                f"{tensor.described()} needs {len(nodes)} nodes and {len(leaves)} leaves, and {self.label} "
+                f"holds {self.size}",
+                "Give the graph a larger size.",
+            )
+
+    def _release(self) -> None:
+        self._bindings.lib.ggml_free(self._own)
+
+
+def _sources(raw: Any, nodes: set[Any]) -> list[Any]:
+    return [one for one in load().ffi.unpack(raw.src, 10) if one and one not in nodes]
+
+
+def _count(context: Context) -> int:
+    lib = load().lib
+    return int(lib.ggml_used_mem(context.raw) // lib.ggml_tensor_overhead())

@@ -1,0 +1,214 @@
+"""Handles on C objects: closed once, refused afterwards, freed only when nothing uses the memory any more."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from types import TracebackType
+from typing import Self
+
+from pyggml.errors import PyggmlError
+
+
+class ClosedError(PyggmlError):
+    """A handle was used after it, or what it belongs to, was closed."""
+
+
+class ThreadError(PyggmlError):
+    """Two threads used one handle at the same time; ggml's objects have no locks."""
+
+
+class Use:
+    """The block in which one thread uses a handle (see Handle.using); the same thread may nest it."""
+
+    __slots__ = ("_handle", "_lock")
+
+    def __init__(self, handle: Handle) -> None:
+        # Weakly, or every handle would be a cycle.
+        self._handle = weakref.ref(handle)
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        handle = self._handle()
+        if not self._lock.acquire(blocking=False):
+            label = handle.label if handle is not None else "a handle"
+            raise ThreadError(
+                f"{label} is in use by another thread",
+                "Give every thread its own, or take turns with a threading.Lock.",
+            )
+        if handle is None or handle._closed:
+            self._lock.release()
+            raise ClosedError(f"{handle.label if handle is not None else 'the handle'} is closed")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Lease:
+    """Memory of a handle is in use until this is given back, or collected; the handle may close meanwhile."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle: Handle | None = handle
+
+    def give_back(self) -> None:
+        """Done with the memory; a second time is harmless."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle._lease_ends()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.give_back()
+
+
+# Leases end in whatever thread collects a numpy view, also while this thread holds the lock.
+_counting = threading.RLock()
+
+
+class Handle:
+    """Base of everything that stands for a C object.
+
+    Rules: double close is harmless; use after close raises ClosedError; closing a parent closes its children
+    first; a child keeps its parents alive; a lease (a numpy view, a transfer in another thread) postpones the
+    freeing of the memory, not the closing of the handle; a second thread gets ThreadError; nothing is freed
+    while the interpreter ends (the process gives everything back).
+
+    A subclass makes its C object, then calls `super().__init__(label, *parents)` as the last thing that can
+    fail, implements `_release()` (free the C object; called exactly once, never raises) and opens every
+    method with `with self.using():` (exclusive) or `self.check()` (only whether it is open).
+    """
+
+    label: str
+    """What messages call it, for example `context 'weights'`."""
+
+    def __init__(self, label: str, *parents: Handle) -> None:
+        """
+        Args:
+            parents: handles whose C objects this one needs; they are kept, and closing one closes this.
+
+        Raises:
+            ClosedError: a parent is closed.
+        """
+        for parent in parents:
+            parent.check()
+        self.label = label
+        self._parents: list[Handle] = []
+        self._children: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+        self._use = Use(self)
+        self._busy = 0
+        self._released = False
+        self._closed = False
+        for parent in parents:
+            self.adopt(parent)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it, or something it belongs to, was closed."""
+        return getattr(self, "_closed", True)
+
+    def check(self) -> None:
+        """Raise ClosedError if it is closed."""
+        if self.closed:
+            raise ClosedError(f"{getattr(self, 'label', 'the handle')} is closed")
+
+    def using(self) -> Use:
+        """`with handle.using():` is the block in which this thread alone uses it.
+
+        Raises (on entering):
+            ClosedError: it is closed.
+            ThreadError: another thread is in such a block.
+        """
+        return self._use
+
+    def adopt(self, parent: Handle) -> None:
+        """One more parent; parents must not form a circle.
+
+        Raises:
+            ClosedError: it is closed.
+        """
+        with _counting:
+            parent.check()
+            self._parents.append(parent)
+            parent._children[id(self)] = self
+            parent._busy += 1
+
+    def lease(self) -> Lease:
+        """Postpone the freeing of the C object until the lease is given back or collected.
+
+        Raises:
+            ClosedError: it is closed.
+        """
+        with _counting:
+            self.check()
+            self._busy += 1
+        return Lease(self)
+
+    def close(self) -> None:
+        """Close the children, then this; the C object is freed as soon as no lease holds it.
+
+        Raises:
+            ThreadError: another thread is using it or a child; it is still open then.
+        """
+        if self.closed:
+            return
+        with contextlib.suppress(ClosedError), self._use:
+            for child in reversed(list(self._children.values())):
+                child.close()
+            self._closed = True
+            self._on_close()
+            self._try_release()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {getattr(self, 'label', '')}{' (closed)' if self.closed else ''}>"
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if sys.is_finalizing() or self.closed:
+            return
+        with contextlib.suppress(ThreadError):
+            # Not self.close(): in collected cycles the weak references to children are dead already, and
+            # the count of those that have not been freed is what protects them.
+            for child in list(self._children.values()):
+                child.close()
+            self._closed = True
+            self._on_close()
+            self._try_release()
+
+    def _on_close(self) -> None:
+        """What must not wait for the leases; by default nothing."""
+
+    def _release(self) -> None:
+        """Free the C object."""
+        raise NotImplementedError
+
+    def _lease_ends(self) -> None:
+        with _counting:
+            self._busy -= 1
+        self._try_release()
+
+    def _try_release(self) -> None:
+        with _counting:
+            if self._released or not self._closed or self._busy > 0:
+                return
+            self._released = True
+        try:
+            self._release()
+        finally:
+            for parent in self._parents:
+                parent._lease_ends()

@@ -1,0 +1,186 @@
+"""Virtual devices in this process, for as long as a `with` block runs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from pyggml.errors import PyggmlError
+from pyggml.ggml.device import Device
+from pyggml.native import environment
+from pyggml.native.ledger import Ledger, record_dtype
+from pyggml.native.load import load
+
+
+class VirtualDevices:
+    """Devices that look like GPUs and compute on the CPU, listed by ggml while the block runs.
+
+        with VirtualDevices(2, memory=1 << 20) as devices:
+            backends = [one.backend() for one in devices]
+
+    Devices, and what was made on them, stay usable after the block; ggml then no longer lists them.
+
+    Attributes:
+        settings: all of them; see pyggml.native.environment.VirtualDevices for names and units.
+    """
+
+    _active: ClassVar[VirtualDevices | None] = None
+
+    def __init__(self, count: int | None = None, **settings: Any) -> None:
+        """
+        Args:
+            count: 1 to 16; by default one for every name, or two.
+            settings: names, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison, strict,
+                threads, offload_batch, faults.
+
+        Raises:
+            UsageError: a value that no device can have.
+            PyggmlError: a setting that does not exist.
+        """
+        if settings.get("ledger") is not None:
+            raise PyggmlError("a ledger's file is for programs; here the ledger is .ledger()")
+        try:
+            self.settings = environment.VirtualDevices(count, **settings)
+        except TypeError as error:
+            raise PyggmlError(f"virtual devices: {error}") from error
+        self._devices: list[Device] = []
+
+    def open(self) -> Self:
+        """Make the devices and list them in ggml's registry; the ledger begins.
+
+        Raises:
+            PyggmlError: others are active, or this build has none.
+        """
+        if VirtualDevices._active is not None:
+            raise PyggmlError("virtual devices are active already; one set at a time is possible")
+        bindings = load()
+        if not bindings.has_vdev:
+            raise PyggmlError("this build has no virtual devices", "Make its Python side anew: pyggml build")
+        ffi, lib = bindings.ffi, bindings.lib
+        lib.pyggml_vdev_unregister()
+        config = ffi.new("struct pyggml_vdev_config *")
+        lib.pyggml_vdev_config_default(config)
+        settings = self.settings
+        names = ffi.new("char[]", ",".join(settings.names).encode("utf-8", "surrogateescape"))
+        config.names = names if settings.names else ffi.NULL
+        config.memory = settings.memory
+        config.alignment = settings.alignment
+        config.max_buffer = settings.max_buffer or 0
+        config.devices = settings.count or 0
+        config.threads = settings.threads
+        config.offload_batch = settings.offload_batch
+        config.native_2d = settings.native_2d
+        config.host_buffer = settings.host_buffer
+        setattr(config, "async", settings.asynchronous)
+        config.poison = settings.poison
+        config.strict = settings.strict
+        _check(lib.pyggml_vdev_configure(config))
+        _check(lib.pyggml_vdev_register())
+        VirtualDevices._active = self
+        try:
+            self.clear_faults()
+            for fault in settings.faults:
+                self.fault(fault)
+        except PyggmlError:
+            self.close()
+            raise
+        lib.pyggml_vdev_ledger_clear()
+        lib.pyggml_vdev_ledger_enable(1)
+        self._devices = [Device(lib.pyggml_vdev_device(number)) for number in range(settings.count or 0)]
+        return self
+
+    def close(self) -> None:
+        """Take the devices out of ggml's registry, end the ledger and the faults; twice is harmless."""
+        if VirtualDevices._active is not self:
+            return
+        lib = load().lib
+        lib.pyggml_vdev_ledger_enable(0)
+        lib.pyggml_vdev_fault_clear()
+        lib.pyggml_vdev_unregister()
+        VirtualDevices._active = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Any:
+        return iter(self._devices)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __getitem__(self, number: int) -> Device:
+        return self._devices[number]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The devices' names."""
+        return tuple(one.name for one in self._devices)
+
+    def used(self, number: int) -> int:
+        """Bytes of a device that are taken now."""
+        self._check_active()
+        return int(load().lib.pyggml_vdev_memory_used(number))
+
+    def ledger(self) -> Ledger:
+        """What happened since the block began, or clear_ledger was called.
+
+        Raises:
+            PyggmlError: the block has ended, or records were dropped for want of memory.
+        """
+        import numpy as np
+
+        self._check_active()
+        bindings = load()
+        ffi, lib = bindings.ffi, bindings.lib
+        dropped = lib.pyggml_vdev_ledger_dropped()
+        if dropped:
+            raise PyggmlError(f"{dropped} records did not fit into memory", "Clear the ledger more often.")
+        array = np.zeros(lib.pyggml_vdev_ledger_count(), record_dtype())
+        target = ffi.cast("struct pyggml_vdev_record *", ffi.from_buffer(array))
+        read = lib.pyggml_vdev_ledger_read(target, 0, len(array))
+        return Ledger(array[:read], self.names)
+
+    def clear_ledger(self) -> None:
+        """Begin the ledger anew; sequence and split numbers start at 0."""
+        self._check_active()
+        load().lib.pyggml_vdev_ledger_clear()
+
+    def fault(self, text: str) -> int:
+        """Have something go wrong: `alloc:nth=3`, `set:tensor=cache_k*,byte=4` (see environment).
+
+        Returns:
+            The fault's number for `hits`.
+
+        Raises:
+            PyggmlError: it is none.
+        """
+        self._check_active()
+        _check(load().lib.pyggml_vdev_fault_parse(text.encode("utf-8", "surrogateescape")))
+        self._faults += 1
+        return self._faults - 1
+
+    def hits(self, number: int) -> int:
+        """How often a fault has struck."""
+        self._check_active()
+        return int(load().lib.pyggml_vdev_fault_hits(number))
+
+    def clear_faults(self) -> None:
+        """From now on all goes well."""
+        self._check_active()
+        load().lib.pyggml_vdev_fault_clear()
+        self._faults = 0
+
+    def _check_active(self) -> None:
+        if VirtualDevices._active is not self:
+            raise PyggmlError("these virtual devices are not active", "Use them as a `with` block.")
+
+
+def _check(error: Any) -> None:
+    ffi = load().ffi
+    if error != ffi.NULL:
+        raise PyggmlError(f"virtual devices: {ffi.string(error).decode('utf-8', 'replace')}")

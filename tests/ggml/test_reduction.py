@@ -1,0 +1,271 @@
+"""Products on slices: by columns, by rows, and the sum over the devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyggml.errors import PyggmlError
+from pyggml.ggml import Context, Scheduler, SplitState, Tensor, VirtualDevices, cpu
+from pyggml.native.load import load
+from pyggml.testing import ProcessDiedError
+
+from .conftest import MakeDevices, by_name
+
+pytestmark = pytest.mark.native
+
+along = SplitState.along
+
+
+def whole_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    """Small whole numbers: sums of their products are exact in any order."""
+    return rng.integers(-4, 5, shape).astype(np.float32)
+
+
+def shares(length: int, devices: int, granularity: int = 1) -> list[int]:
+    base, over = divmod(length // granularity, devices)
+    return [(base + (number < over)) * granularity for number in range(devices)]
+
+
+class Pair:
+    """down @ (up @ x), `up` split by rows and `down` by columns."""
+
+    def __init__(
+        self, vdev: VirtualDevices, lengths: list[int], rng: np.random.Generator, outputs: int = 9
+    ) -> None:
+        hidden = sum(lengths)
+        self.up, self.down = whole_numbers(rng, hidden, 12), whole_numbers(rng, outputs, hidden)
+        self.x = whole_numbers(rng, 5, 12)
+        self.meta = by_name(vdev, up=along(1, lengths), down=along(0, lengths))
+        self.weights, self.context = Context("weights"), Context("graph")
+        self.t_up = self.weights.tensor("f32", self.up.shape, "up")
+        self.t_down = self.weights.tensor("f32", self.down.shape, "down")
+        self.weights.allocate(self.meta).usage = "weights"
+        self.t_up.set(self.up)
+        self.t_down.set(self.down)
+        self.t_x = self.context.tensor("f32", self.x.shape, "x").mark_input()
+        self.hidden = self.context.ops.mul_mat(self.t_up, self.t_x)
+        self.product = self.context.ops.mul_mat(self.t_down, self.hidden)
+        self.scheduler = Scheduler([self.meta.backend(), cpu().backend()])
+
+    def run(self, *outputs: Tensor) -> None:
+        graph = self.context.graph(*(one.mark_output() for one in outputs))
+        self.scheduler.allocate(graph)
+        self.t_x.set(self.x)
+        self.scheduler.compute(graph)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_sums_over_devices_are_numpys(count: int, devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(count), shares(16, count), rng)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.run(pair.hidden, result)
+    assert (pair.hidden.numpy() == pair.x @ pair.up.T).all()
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
+def test_the_sum_takes_the_copies_of_a_butterfly(count: int, devices: MakeDevices, rng: Any) -> None:
+    vdev = devices(count)
+    pair = Pair(vdev, shares(16, count), rng)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    graph = pair.context.graph(result.mark_output())
+    pair.scheduler.allocate(graph)
+    pair.t_x.set(pair.x)
+    vdev.clear_ledger()
+    pair.scheduler.compute(graph)
+    copies = vdev.ledger().filter(kind="cpy")
+    whole = 1 << (count.bit_length() - 1)
+    beyond = count - whole
+    # Each of a power of two copies to a partner in every step; the others are folded in and told the result.
+    assert len(copies) == whole * (whole.bit_length() - 1) + 2 * beyond
+    assert copies.bytes == len(copies) * 5 * 9 * 4
+
+
+def test_uneven_slices_are_numpys(devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(3), [11, 1, 4], rng)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.run(result)
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="0 * NaN is NaN: a device without work keeps NaN through the reduction; needs its own patch",
+)
+@pytest.mark.parametrize("lengths", [[8, 8, 0], [0, 16], [4, 4, 8, 0]])
+def test_a_device_without_work_adds_nothing(lengths: list[int], devices: MakeDevices, rng: Any) -> None:
+    # More than the input takes, whose memory it gets first and which is finite.
+    pair = Pair(devices(len(lengths)), lengths, rng, outputs=100)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.run(result)
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+@pytest.mark.parametrize("lengths", [[8, 8, 0], [0, 16]])
+def test_a_device_without_work_adds_nothing_in_clean_memory(
+    lengths: list[int], devices: MakeDevices, rng: Any
+) -> None:
+    pair = Pair(devices(len(lengths), poison=False), lengths, rng, outputs=100)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.run(result)
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+def test_a_sum_that_nothing_follows_is_refused(devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(2), [8, 8], rng)
+    pair.run(pair.product)
+    with pytest.raises(PyggmlError, match="a sum whose summands are still on the devices"):
+        pair.product.numpy()
+
+
+def test_a_partial_bias_is_added_once(devices: MakeDevices, rng: Any) -> None:
+    """add_id is where upstream takes a partial tensor: the bias joins the summands before they are added."""
+    count, tokens = 4, 3
+    up, down, bias = whole_numbers(rng, 8, 6), whole_numbers(rng, 5, 8), whole_numbers(rng, 2, 5) * count
+    x, picks = whole_numbers(rng, tokens, 1, 6), np.array([[1], [0], [1]], np.int32)
+    meta = by_name(devices(count), up=along(1, [2] * 4), down=along(0, [2] * 4), bias=SplitState.partial())
+    weights, context = Context(), Context()
+    tensors = {name: weights.tensor("f32", array.shape, name) for name, array in
+               (("up", up), ("down", down), ("bias", bias))}  # fmt: skip
+    weights.allocate(meta).usage = "weights"
+    for name, array in (("up", up), ("down", down), ("bias", bias)):
+        tensors[name].set(array)
+    t_x, t_picks = (
+        context.tensor("f32", x.shape).mark_input(),
+        context.tensor("i32", picks.shape).mark_input(),
+    )
+    ops = context.ops
+    product = ops.mul_mat(tensors["down"], ops.mul_mat(tensors["up"], t_x))
+    result = ops.scale(ops.add_id(product, tensors["bias"], t_picks), 1.0).mark_output()
+    graph, scheduler = context.graph(result), Scheduler([meta.backend(), cpu().backend()])
+    scheduler.allocate(graph)
+    t_x.set(x)
+    t_picks.set(picks)
+    scheduler.compute(graph)
+    expected = (x @ up.T @ down.T)[:, 0, :] + bias[picks[:, 0]]
+    assert (result.numpy().reshape(tokens, 5) == expected).all()
+
+
+def test_splits_that_do_not_fit_are_refused_before_upstream_aborts(devices: MakeDevices, rng: Any) -> None:
+    meta = by_name(devices(2), a=along(0, [4, 4]), b=along(1, [3, 3]))
+    weights, context = Context(), Context()
+    a, b = weights.tensor("f32", (6, 8), "a"), weights.tensor("f32", (6, 8), "b")
+    weights.allocate(meta).usage = "weights"
+    scheduler = Scheduler([meta.backend(), cpu().backend()])
+    for made, words in (
+        (
+            context.ops.mul_mat(a, context.tensor("f32", (2, 8), "x")),
+            "MUL_MAT of tensor 'a'.*along axis 0.*mirrored",
+        ),
+        (context.ops.add(a, b), "ADD of tensor 'a'.*along axis 0.*'b'.*along axis 1"),
+        (context.ops.rms_norm(a, 1e-5), "RMS_NORM of tensor 'a'.*along axis 0"),
+    ):
+        with pytest.raises(PyggmlError, match=words):
+            scheduler.allocate(context.graph(made))
+
+
+def test_a_device_with_too_little_memory_for_results_says_so(devices: MakeDevices, rng: Any) -> None:
+    vdev = devices(2, memory=1 << 15)
+    pair = Pair(vdev, [8, 8], rng)
+    big = pair.context.tensor("f32", (4000, 12), "many").mark_input()
+    made = pair.context.ops.mul_mat(pair.t_up, big)
+    with pytest.raises(
+        PyggmlError, match=r"bytes on each of 2 devices are not to be had: VDEV0 has \d+ of 32768"
+    ):
+        pair.scheduler.allocate(pair.context.graph(made))
+    pair.run(pair.hidden)
+    assert (pair.hidden.numpy() == pair.x @ pair.up.T).all()
+
+
+@pytest.mark.isolated
+@pytest.mark.xfail(
+    strict=True,
+    raises=ProcessDiedError,
+    reason="GGML_ASSERT(ggml_is_contiguous(tensor) || MIRRORED), needs patch 0004 strided readback",
+)
+def test_a_row_strided_result_is_read_back(devices: MakeDevices, rng: Any) -> None:
+    """The raw level, as for a fused QKV: every device holds its part of the window."""
+    pair = Pair(devices(2), [8, 8], rng)
+    window = pair.context.ops.view_2d(pair.hidden, 8, 5, 64, 0)
+    pair.run(pair.hidden, pair.context.ops.cont(window))
+    bindings, row = load(), np.empty((5, 16), np.float32)
+    nbytes = window.nbytes
+    bindings.lib.ggml_backend_tensor_get(window.raw, bindings.ffi.from_buffer(row), 0, nbytes)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=PyggmlError,
+    reason="refused because upstream asserts contiguity, needs patch 0004 strided readback",
+)
+def test_a_row_strided_result_crosses_to_the_host(devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(2), [8, 8], rng)
+    window = pair.context.ops.view_2d(pair.hidden, 8, 5, 64, 0)
+    result = pair.context.ops.scale(pair.context.ops.cont(window), 1.0)
+    pair.scheduler.assign(result.sources[0], pair.scheduler.backends[1])
+    pair.scheduler.assign(result, pair.scheduler.backends[1])
+    pair.run(result)
+    # Which columns a window over slices shows is the patch's to say: every device's part of it.
+    assert result.numpy().shape == (5, 8)
+
+
+@pytest.mark.isolated
+@pytest.mark.xfail(
+    strict=True,
+    raises=ProcessDiedError,
+    reason="GGML_ASSERT(i_start == cgraph->n_nodes): a graph that ends in a host view; needs its own patch",
+)
+def test_a_graph_may_end_in_a_view_of_host_memory(devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(2), [8, 8], rng)
+    host = Context("host")
+    cache = host.tensor("f32", 16, "cache")
+    host.allocate(cpu())
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.run(result, pair.context.ops.view_1d(cache, 8, 0))
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+@pytest.mark.isolated
+@pytest.mark.xfail(
+    strict=True,
+    raises=ProcessDiedError,
+    reason="GGML_ASSERT(src_ss[1].axis == GGML_BACKEND_SPLIT_AXIS_2), needs patch 0002 head-split leaves",
+)
+def test_attention_with_a_cache_on_the_host_is_split_by_heads(devices: MakeDevices, rng: Any) -> None:
+    heads, size, tokens, cells = 4, 8, 3, 32
+    wq, x = whole_numbers(rng, heads * size, 6) / 8, whole_numbers(rng, tokens, 6) / 8
+    k, v = (rng.standard_normal((cells, heads * size), np.float32) for _ in range(2))
+    cache_split = along(0, [2 * size, 2 * size])
+    meta = by_name(
+        devices(2), wq=along(1, [2 * size] * 2), cache_k_l0=along(2, [2, 2]), cache_v_l0=along(2, [2, 2])
+    )
+    assert cache_split.is_split
+    weights, host, context = Context("weights"), Context("host"), Context("graph")
+    t_wq = weights.tensor("f32", wq.shape, "wq")
+    weights.allocate(meta).usage = "weights"
+    t_k, t_v = host.tensor("f32", k.shape, "cache_k_l0"), host.tensor("f32", v.shape, "cache_v_l0")
+    host.allocate(cpu())
+    for tensor, value in ((t_wq, wq.astype(np.float32)), (t_k, k), (t_v, v)):
+        tensor.set(value)
+    ops, t_x = context.ops, context.tensor("f32", x.shape, "x").mark_input()
+    q = ops.permute(ops.reshape_3d(ops.mul_mat(t_wq, t_x), size, heads, tokens), 0, 2, 1, 3)
+    row = heads * size * 4
+    kv = [
+        ops.permute(ops.view_3d(one, size, heads, cells, size * 4, row, 0), 0, 2, 1, 3) for one in (t_k, t_v)
+    ]
+    out = ops.flash_attn_ext(q, kv[0], kv[1], None, 1.0, 0.0, 0.0)
+    scheduler, graph = Scheduler([meta.backend(), cpu().backend()]), context.graph(out.mark_output())
+    scheduler.assign(out, scheduler.backends[0])
+    scheduler.allocate(graph)
+    t_x.set(x.astype(np.float32))
+    scheduler.compute(graph)
+    queries = (x @ wq.T).reshape(tokens, heads, size)
+    scores = np.einsum("thd,chd->thc", queries, k.reshape(cells, heads, size))
+    weight = np.exp(scores - scores.max(-1, keepdims=True))
+    weight /= weight.sum(-1, keepdims=True)
+    expected = np.einsum("thc,chd->thd", weight, v.reshape(cells, heads, size))
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-3, atol=1e-4)
