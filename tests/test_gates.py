@@ -27,8 +27,8 @@ def test_lower_rooms_never_import_higher_ones() -> None:
     import re
 
     order = [
-        "errors", "files", "project", "git", "vendor", "series", "build", "native", "ggml", "llama",
-        "models", "testing", "scaffold", "cli",
+        "errors", "files", "ulp", "project", "git", "vendor", "series", "build", "native", "ggml", "llama",
+        "models", "verify", "testing", "scaffold", "doctor", "cli",
     ]  # fmt: skip
     rank = {name: index for index, name in enumerate(order)}
     wrong = []

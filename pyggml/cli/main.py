@@ -19,9 +19,11 @@ COMMANDS = {
     "patch": ("pyggml.cli.patch:patch", "The patch series: apply, change, export."),
     "undo": ("pyggml.cli.undo:undo", "Take back the last change to the series or the work tree."),
     "build": ("pyggml.cli.build:build", "Configure and compile the patched llama.cpp."),
+    "doctor": ("pyggml.cli.doctor:doctor", "What this machine can do, and what brings the rest."),
     "run": ("pyggml.cli.run:run", "Run a program of the build on virtual devices."),
     "devices": ("pyggml.cli.devices:devices", "List the devices that a build sees."),
     "model": ("pyggml.cli.model:model", "Small models to try a build on."),
+    "matrix": ("pyggml.cli.matrix:matrix", "Every architecture on virtual devices, compared bit for bit."),
     "abi": ("pyggml.cli.abi:abi", "The C interface of a build, and what differs between two."),
 }
 

@@ -1,0 +1,391 @@
+"""`pyggml matrix`."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyggml.cli.common import current_project, interactive, say
+from pyggml.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyggml.build.record import Build
+    from pyggml.verify.matrix import Progress
+
+    _Type = click.ParamType[tuple[Any, ...]]
+else:
+    # Generic at run time only from click 8.4 on.
+    _Type = click.ParamType
+
+_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+_SPARSE_SECONDS = 2.0
+_WIDEST = 2000
+_MATTERS = ("GGML_", "CMAKE_BUILD_TYPE", "CMAKE_C_", "CMAKE_CXX_")
+_KV = {"device": ("device",), "host": ("host",), "both": ("device", "host")}
+
+
+class Several(_Type):
+    """Values separated by commas, each checked and converted."""
+
+    def __init__(self, name: str, convert: Callable[[str], Any]) -> None:
+        self.name = name
+        self._convert = convert
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            found = tuple(self._convert(part.strip()) for part in str(value).split(","))
+        except KeyError as error:
+            self.fail(f"{error.args[0]!r} is unknown; {error.args[1]}", param, ctx)
+        except ValueError:
+            self.fail(f"{value!r} is not a list such as {self.name}", param, ctx)
+        return tuple(dict.fromkeys(found))
+
+
+class Shares(_Type):
+    """Shares of the devices; unlike Several, equal ones are kept."""
+
+    name = "55,45"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            splits = str(value).split(":")
+            return tuple(tuple(float(share) for share in split.split(",")) for split in splits)
+        except ValueError:
+            self.fail(f"{value!r} is not a list of shares such as {self.name}", param, ctx)
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in known:
+            raise KeyError(text, f"there are: {', '.join(known)}")
+        return text
+
+    return convert
+
+
+def _yes(text: str) -> bool:
+    return _one_of("yes", "no")(text) == "yes"
+
+
+@click.command(
+    epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
+    "that should be the same), over (the bound of upstream's test, --bound, against the CPU), unsupported, "
+    "fixed (did not work in the other build), identical, within (the bound). Exit code 1 if there is one of "
+    "the first six."
+)
+@click.option(
+    "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
+)
+@click.option(
+    "--model",
+    "files",
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="This GGUF file instead, or all in a directory; can be repeated.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(["lively", "upstream"]),
+    default="lively",
+    show_default=True,
+    help="Of the tiny models: scaled so that every token depends on those before it, or as upstream writes them "
+    "(most then hardly look at their cache).",
+)
+@click.option(
+    "--devices",
+    type=Several("1,2,4", int),
+    metavar="N,...",
+    help="Numbers of virtual devices, 1 to 16; default 2.",
+)
+@click.option(
+    "--split-mode",
+    "modes",
+    type=Several("layer,tensor", _one_of("layer", "tensor")),
+    metavar="layer,tensor",
+    default="tensor",
+    show_default=True,
+    help="How weights lie on the devices.",
+)
+@click.option(
+    "--tensor-split",
+    "splits",
+    type=Shares(),
+    multiple=True,
+    help="Shares of the devices instead of even ones; can be repeated, or several separated by colons.",
+)
+@click.option(
+    "--kv",
+    type=click.Choice(list(_KV)),
+    default="both",
+    show_default=True,
+    help="Where the cache is: compare the devices' with the CPU, the host's with the devices'.",
+)
+@click.option(
+    "--kv-type",
+    "kv_types",
+    type=Several("f16,q8_0", _one_of(*_CACHE_TYPES)),
+    metavar="TYPE,...",
+    default="f16",
+    show_default=True,
+    help="Of the cache, K and V.",
+)
+@click.option(
+    "--streams",
+    type=Several("1,2,4", int),
+    metavar="N,...",
+    default="1",
+    show_default=True,
+    help="Sequences at a time, each with a prompt of its own length.",
+)
+@click.option(
+    "--unified",
+    type=Several("yes,no", _yes),
+    metavar="yes,no",
+    default="no",
+    show_default=True,
+    help="One cache for all sequences, or one for each.",
+)
+@click.option(
+    "--flash-attn",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Flash attention; a tensor split needs it.",
+)
+@click.option("--swa-full", is_flag=True, help="Full caches for layers with a sliding window.")
+@click.option("--prompt", type=int, default=32, show_default=True, help="Tokens of the longest prompt.")
+@click.option("--steps", type=int, default=8, show_default=True, help="Single tokens after it.")
+@click.option("--batch", type=int, help="Tokens of a batch; by default the prompts are one.")
+@click.option(
+    "--shift", type=int, default=0, help="After the prompt drop its first N tokens and move the rest."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the tokens.")
+@click.option(
+    "--poison/--no-poison",
+    default=True,
+    help="Fresh device memory is NaN, so that reading it shows; the default.",
+)
+@click.option(
+    "--bound",
+    type=float,
+    default=1e-4,
+    show_default=True,
+    help="Of the NMSE against the CPU; the default is upstream's. Real quantised models may need more.",
+)
+@click.option("--variant", metavar="V", help="The build; by default the active one.")
+@click.option(
+    "--against", metavar="V", help="Another build, normally the unpatched one, to be equal to bit for bit."
+)
+@click.option("--jobs", type=click.IntRange(1), help="Cases at a time; by default one for each processor.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120,
+    show_default=True,
+    help="Seconds for a case.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE",
+    help="A record of every case, for programs; - for standard output.",
+)
+@click.option("--all", "everything", is_flag=True, help="List what is right, too.")
+def matrix(
+    arch: str | None,
+    files: tuple[Path, ...],
+    variant: str | None,
+    against: str | None,
+    jobs: int | None,
+    timeout: float,
+    json_file: Path | None,
+    everything: bool,
+    weights: str,
+    kv: str,
+    modes: tuple[str, ...],
+    splits: tuple[tuple[tuple[float, ...], ...], ...],
+    prompt: int,
+    steps: int,
+    batch: int | None,
+    shift: int,
+    seed: int,
+    **grid_options: Any,
+) -> None:
+    """Compare every architecture on virtual devices with the CPU, and host caches with device caches.
+
+    For each model: the CPU as the reference; the model split over the devices with the cache there, within
+    the bound of upstream's test of it; and with the cache on the host, which must give the same bits. Each
+    case is a process of its own: what dies is a row, with the assertion that killed it.
+
+    \b
+    Examples:
+      pyggml matrix                                       all architectures, 2 devices, both caches
+      pyggml matrix --devices 1,3,4,8 --kv-type f16,q8_0
+      pyggml matrix --arch '^gemma' --tensor-split 55,45 --streams 1,2,4 --unified yes,no
+      pyggml matrix --split-mode layer,tensor --kv device --against unpatched
+      pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
+    """
+    import os
+
+    from pyggml.verify.cases import Grid, Work
+    from pyggml.verify.matrix import run_matrix
+    from pyggml.verify.report import document, exit_code, print_result, summary
+
+    if arch is not None and files:
+        raise UsageError(
+            "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
+        )
+    work = Work(prompt, steps, batch, shift, seed)
+    build, other = _builds(variant, against)
+    grid = Grid(
+        build=_name(build),
+        split_modes=modes,
+        splits=tuple(dict.fromkeys(split for several in splits for split in several)),
+        kv=_KV[kv],
+        work=work,
+        against=None if other is None else _name(other),
+        **grid_options,
+    )
+    if other is not None:
+        _warn(build, other)
+    models = _files(files) if files else _tiny(build, arch, weights == "lively")
+    builds = {_name(one): one for one in (build, other) if one is not None}
+    with _shown() as report:
+        result = run_matrix(grid, models, builds, jobs or len(os.sched_getaffinity(0)), timeout, report)
+    to_stdout = str(json_file) == "-"
+    _print(lambda console: print_result(result, console, everything), to_stderr=to_stdout)
+    click.echo(summary(result), err=to_stdout)
+    if json_file is not None:
+        _write_json(document(result), None if to_stdout else json_file)
+    sys.exit(exit_code(result.records))
+
+
+def _builds(variant: str | None, against: str | None) -> tuple[Build, Build | None]:
+    from pyggml.build.record import find_build
+    from pyggml.cli.run import active
+
+    return active(variant), None if against is None else find_build(current_project(), against)
+
+
+def _warn(build: Build, other: Build) -> None:
+    """Other options or another compiler make other bits, and no patch is to blame."""
+    a, b = build.record, other.record
+    names = [
+        name
+        for name in sorted({**a.options, **b.options})
+        if name.startswith(_MATTERS) and a.options.get(name) != b.options.get(name)
+    ]
+    names += [name for name in ("cc_version", "cxx_version") if a.tools.get(name) != b.tools.get(name)]
+    if names:
+        say(f"{a.variant} and {b.variant} were built differently, which changes bits: {', '.join(names)}")
+
+
+def _name(build: Build) -> str:
+    return build.record.variant
+
+
+def _files(files: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in files:
+        inside = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"there is no GGUF file in {path}")
+        found += [one.absolute() for one in inside]
+    return list(dict.fromkeys(found))
+
+
+def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
+    from pyggml.cli.vendor import shown_progress
+    from pyggml.models.tiny import tiny_models
+    from pyggml.verify.lively import lively_models
+
+    with shown_progress() as report:
+        files = tiny_models(build, arch, report=report).files
+        return lively_models(files, report) if lively else list(files)
+
+
+def _print(write: Callable[[Console], None], to_stderr: bool) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=to_stderr)
+    if console.is_terminal:
+        write(console)
+        return
+    # A file or a pipe has no width: one line for every row, and no blanks to fill it up.
+    console = Console(file=io.StringIO(), width=_WIDEST)
+    with console.capture() as captured:
+        write(console)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip(), err=to_stderr)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Progress], None]]:
+    """Progress, and what is bad as soon as it is known: a bar on a terminal, else a line for every tenth."""
+    from pyggml.verify.report import line_of
+
+    if not interactive():
+        tenth, last = 0, time.monotonic()
+
+        def lines(progress: Progress) -> None:
+            nonlocal tenth, last
+            now = progress.done * 10 // progress.total
+            if now > tenth and time.monotonic() - last > _SPARSE_SECONDS:
+                tenth, last = now, time.monotonic()
+                say(f"{progress.done} of {progress.total} runs")
+
+        yield lines
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    bad = 0
+    with bar:
+        task = bar.add_task("", total=None, text="loading the build")
+
+        def show(progress: Progress) -> None:
+            nonlocal bad
+            for record in progress.records:
+                if record.bad:
+                    bad += 1
+                    bar.console.print(line_of(record), style="red", markup=False, highlight=False)
+            text = f"{progress.done} of {progress.total} runs, {bad} bad"
+            bar.update(task, completed=progress.done, total=progress.total, text=text)
+
+        yield show
+
+
+def _write_json(found: dict[str, Any], file: Path | None) -> None:
+    import json
+
+    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    from pyggml.files import write_atomic
+
+    write_atomic(file, text.encode("utf-8", "surrogateescape"))
