@@ -21,6 +21,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         return
     from pyggml.build.plan import BuildOptions
+    from pyggml.build.progress import Step
     from pyggml.errors import PyggmlError
     from pyggml.native.assemble import build_all
     from pyggml.project import Project
@@ -35,6 +36,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             reporter.write_line(f"preparing: {text}")
             sys.stdout.flush()
 
+    told = 0
+
+    def step(step: Step) -> None:
+        nonlocal told
+        if step.done * 5 // max(step.total, 1) > told:
+            told = step.done * 5 // max(step.total, 1)
+            say(f"built {step.done} of {step.total} steps")
+
     project = Project(ROOT)
     start = time.monotonic()
     try:
@@ -43,7 +52,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             say("the source, fetched unless it is there")
             fetch(project, pins, pins.get(None))
         apply_series(project)
-        build_all(project, BuildOptions(), say=say)
+        build_all(project, BuildOptions(), step, say)
     except PyggmlError as error:
         pytest.exit(f"the native tests cannot be prepared: {error}", returncode=1)
     say(f"done in {time.monotonic() - start:.0f} s")
