@@ -212,6 +212,7 @@ class _Run:
             "ninja": str(tools.ninja),
             "ninja_version": tools.ninja_version,
             "launcher": str(tools.launcher or ""),
+            **dict(self.plan.cuda),
         }
         return BuildRecord(
             variant=self.plan.variant,

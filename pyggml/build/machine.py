@@ -64,11 +64,11 @@ def read_machine(
     )
 
 
-def default_jobs(machine: Machine) -> int:
+def default_jobs(machine: Machine, bytes_per_job: int = BYTES_PER_JOB) -> int:
     """One job a core, fewer where memory would not hold as many compilers."""
     if machine.memory == 0:
         return machine.cores
-    return max(1, min(machine.cores, machine.memory // BYTES_PER_JOB))
+    return max(1, min(machine.cores, machine.memory // bytes_per_job))
 
 
 def _cores() -> int:

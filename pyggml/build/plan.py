@@ -7,11 +7,16 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pyggml.build.cuda.options import CudaOptions
 from pyggml.build.features import choose
-from pyggml.build.machine import Machine, default_jobs
+from pyggml.build.machine import BYTES_PER_JOB, Machine, default_jobs
 from pyggml.build.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
+
+if TYPE_CHECKING:
+    from pyggml.build.cuda.setup import CudaSetup
 
 DEFAULT_TARGETS = (
     "ggml-base",
@@ -61,6 +66,7 @@ class BuildOptions:
         sanitize: sanitizers by the compiler's names (`address`, `undefined`, `thread`).
         variant: the build's directory name; None means one made of the pin and the options.
         clean: drop what an earlier build left.
+        cuda: build for CUDA as well.
     """
 
     targets: tuple[str, ...] = ()
@@ -69,6 +75,7 @@ class BuildOptions:
     sanitize: tuple[str, ...] = ()
     variant: str | None = None
     clean: bool = False
+    cuda: CudaOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class BuildPlan:
         options: CMake cache entries in order, (name, value).
         targets: what to build; `optional_targets` says whether missing ones are left out or an error.
         features: processor features that the code will need.
+        cuda: what the record says about CUDA, (name, value); empty without.
     """
 
     variant: str
@@ -93,6 +101,7 @@ class BuildPlan:
     jobs: int
     arch: str
     features: tuple[str, ...]
+    cuda: tuple[tuple[str, str], ...] = ()
 
     def cmake_arguments(self, hook: Path | None = None) -> tuple[str, ...]:
         """The arguments after `cmake`; `hook` is a CMake file to include in every project()."""
@@ -105,7 +114,8 @@ class BuildPlan:
     def fingerprint(self, tools: Toolchain) -> str:
         """Changes when the options, the paths or the compilers do, and the tree must be configured anew."""
         versions = [tools.cmake_version, tools.cc_version, tools.cxx_version]
-        key = [str(self.source), str(self.directory), self.options, versions]
+        cuda = [value for name, value in self.cuda if name in ("cuda_version", "cuda_wheels")]
+        key = [str(self.source), str(self.directory), self.options, versions, *([cuda] if cuda else [])]
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
@@ -144,7 +154,7 @@ def parse_sanitize(text: str | None) -> tuple[str, ...]:
 
 
 def variant_name(pin: str, options: BuildOptions) -> str:
-    """`<pin>-cpu` and a suffix for each option that changes the objects, or the name asked for.
+    """`<pin>-cpu` or `-cuda` and a suffix for each option that changes the objects, or the name asked for.
 
     Raises:
         UsageError: the name asked for is no plain directory name.
@@ -156,7 +166,10 @@ def variant_name(pin: str, options: BuildOptions) -> str:
                 "Use letters, digits, dots, dashes and underscores, e.g. --variant fast-math.",
             )
         return options.variant
-    parts = [re.sub(r"[^A-Za-z0-9._+-]", "_", pin), "cpu"]
+    parts = [re.sub(r"[^A-Za-z0-9._+-]", "_", pin), "cpu" if options.cuda is None else "cuda"]
+    if options.cuda is not None:
+        parts += ["+".join(map(str, options.cuda.archs))] if options.cuda.archs else []
+        parts += [name for name in ("nccl", "minimal") if getattr(options.cuda, name)]
     parts += [SANITIZERS[name] for name in options.sanitize]
     if options.fatal_warnings:
         parts.append("werror")
@@ -164,7 +177,13 @@ def variant_name(pin: str, options: BuildOptions) -> str:
 
 
 def make_plan(
-    source: Path, build_dir: Path, pin: str, options: BuildOptions, machine: Machine, tools: Toolchain
+    source: Path,
+    build_dir: Path,
+    pin: str,
+    options: BuildOptions,
+    machine: Machine,
+    tools: Toolchain,
+    cuda: CudaSetup | None = None,
 ) -> BuildPlan:
     """Decide everything about one build.
 
@@ -173,6 +192,7 @@ def make_plan(
         build_dir: the directory that holds the builds, one directory each.
         pin: the pin that the tree is at; goes into the binaries as their commit, so that switching
             patches recompiles only what they touch.
+        cuda: toolkit and architectures, for a build with CUDA.
 
     Raises:
         PyggmlError: `source` has no CMakeLists.txt.
@@ -184,6 +204,10 @@ def make_plan(
         )
     if options.jobs is not None and options.jobs < 1:
         raise UsageError(f"--jobs {options.jobs} makes no sense", "Give 1 or more.")
+    if options.cuda is not None and options.sanitize:
+        raise UsageError(
+            "--sanitize and --cuda exclude each other: nvcc takes no sanitizer", "Make two builds."
+        )
     declared = declared_options(source)
     entries: list[tuple[str, str]] = [("CMAKE_BUILD_TYPE", "Release")]
     entries += [(name, value) for name, value in _FIXED if name in declared]
@@ -219,15 +243,22 @@ def make_plan(
             ("CMAKE_CXX_COMPILER_LAUNCHER", str(tools.launcher)),
         ]
     variant = variant_name(pin, options)
+    directory = build_dir / variant
+    default_targets, bytes_per_job = list(DEFAULT_TARGETS), BYTES_PER_JOB
+    if cuda is not None:
+        entries += cuda.entries(directory, declared, tools.launcher, fatal_warnings=options.fatal_warnings)
+        default_targets.append(cuda.target)
+        bytes_per_job = cuda.bytes_per_job
     return BuildPlan(
         variant=variant,
         pin=pin,
         source=source,
-        directory=build_dir / variant,
+        directory=directory,
         options=tuple(entries),
-        targets=options.targets or DEFAULT_TARGETS,
+        targets=options.targets or tuple(default_targets),
         optional_targets=not options.targets,
-        jobs=options.jobs or default_jobs(machine),
+        jobs=options.jobs or default_jobs(machine, bytes_per_job),
         arch=machine.arch,
         features=isa.features,
+        cuda=() if cuda is None else cuda.record(directory),
     )

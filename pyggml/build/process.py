@@ -29,7 +29,10 @@ def tool_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     CMake reads CFLAGS, CMAKE_GENERATOR and others from the environment at the first configuration only,
     so what counts of them is in the plan and nothing is left here.
     """
-    dropped = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CC", "CXX", "SOURCE_DATE_EPOCH", "NINJA_STATUS")
+    dropped = (
+        *("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CC", "CXX", "SOURCE_DATE_EPOCH", "NINJA_STATUS"),
+        *("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX"),
+    )
     env = {
         name: value
         for name, value in os.environ.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pyggml.build.cmake import BuildResult, build_tree
 from pyggml.build.machine import read_machine
@@ -36,14 +37,25 @@ def build_project(
     with project.lock("build"):
         source = read_source(project)
         tools = find_toolchain(machine.arch, say)
-        plan = make_plan(source.path, project.build_dir, source.pin, options, machine, tools)
+        cuda = None
+        if options.cuda is not None:
+            from pyggml.build.cuda.setup import set_up
+
+            cuda = set_up(options.cuda, tools, say)
+        plan = make_plan(source.path, project.build_dir, source.pin, options, machine, tools, cuda)
         git = Git(source.path / ".git", source.path)
+
+        def prepare(directory: Path) -> None:
+            follow_contents(git, directory)
+            if cuda is not None:
+                cuda.prepare(directory, tools.cc, say)
+
         return build_tree(
             plan,
             tools,
             source,
             clean=options.clean,
-            prepare=lambda directory: follow_contents(git, directory),
+            prepare=prepare,
             report=report,
             say=say,
         )

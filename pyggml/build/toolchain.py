@@ -22,7 +22,7 @@ OLDEST_NINJA = (1, 8)
 
 WHEELS = ("cmake>=3.28,<5", "ninja>=1.11,<2")
 _PAIRS = (("cc", "c++"), ("gcc", "g++"), ("clang", "clang++"))
-_CACHES = ("ccache", "sccache")
+LAUNCHERS = ("ccache", "sccache")
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ def find_toolchain(
     """
     env = os.environ if env is None else env
     path = env.get("PATH", "")
-    (cc, cc_flags, wrapper), (cxx, cxx_flags, _) = _compilers(env, path)
-    cmake = _usable("cmake", path, OLDEST_CMAKE)
-    ninja = _usable("ninja", path, OLDEST_NINJA) or _usable("ninja-build", path, OLDEST_NINJA)
+    (cc, cc_flags, wrapper), (cxx, cxx_flags, _) = find_compilers(env, path)
+    cmake = usable_program("cmake", path, OLDEST_CMAKE)
+    ninja = usable_program("ninja", path, OLDEST_NINJA) or usable_program("ninja-build", path, OLDEST_NINJA)
     if cmake is None or ninja is None:
         lacking = [name for name, found in (("CMake", cmake), ("Ninja", ninja)) if found is None]
         tools = wheel_tools(lacking, report, cache, python or Path(sys.executable))
         cmake, ninja = cmake or tools[0], ninja or tools[1]
     launcher = wrapper or next(
-        (Path(found) for name in _CACHES if (found := shutil.which(name, path=path))), None
+        (Path(found) for name in LAUNCHERS if (found := shutil.which(name, path=path))), None
     )
     return Toolchain(
         cmake=cmake[0],
@@ -88,9 +88,9 @@ def find_toolchain(
         ninja=ninja[0],
         ninja_version=ninja[1],
         cc=cc,
-        cc_version=_first_line(cc),
+        cc_version=version_line(cc),
         cxx=cxx,
-        cxx_version=_first_line(cxx),
+        cxx_version=version_line(cxx),
         cc_flags=f"{cc_flags} {env.get('CFLAGS', '')}".strip(),
         cxx_flags=f"{cxx_flags} {env.get('CXXFLAGS', '')}".strip(),
         link_flags=env.get("LDFLAGS", "").strip(),
@@ -110,20 +110,15 @@ def wheel_tools(
     Raises:
         PyggmlError: pip cannot install them.
     """
-    if cache is None:
-        from pyggml.vendor.cache import cache_dir
-
-        cache = cache_dir()
-    tag = f"py{sys.version_info.major}{sys.version_info.minor}-{sys.platform}"
-    home = cache / "tools" / tag
-    found = _in_wheels(home)
+    home = wheels_home(cache)
+    found = installed_wheels(home)
     if found is not None:
         report(f"using CMake {found[0][1]} and Ninja {found[1][1]} from {home}")
         return found
     report(f"no usable {' and '.join(lacking)} on PATH: installing the PyPI wheels into {home} (once)")
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f"{tag}.", dir=home.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
         try:
             _pip(python, fresh)
             # An earlier, broken one would be in the way; another process may have been faster.
@@ -136,7 +131,7 @@ def wheel_tools(
             f"cannot install CMake and Ninja into {home}: {error.strerror or error}",
             "Make room there, or install cmake and ninja with the system's package manager.",
         ) from error
-    found = _in_wheels(home)
+    found = installed_wheels(home)
     if found is None:
         raise PyggmlError(
             f"the CMake and Ninja wheels in {home} do not run on this machine",
@@ -145,15 +140,29 @@ def wheel_tools(
     return found
 
 
+def wheels_home(cache: Path | None = None) -> Path:
+    """Where this Python's CMake and Ninja wheels lie, or will lie."""
+    if cache is None:
+        from pyggml.vendor.cache import cache_dir
+
+        cache = cache_dir()
+    return cache / "tools" / f"py{sys.version_info.major}{sys.version_info.minor}-{sys.platform}"
+
+
 def parse_version(text: str) -> tuple[int, ...]:
     """The first dotted number in a program's `--version` output, e.g. (3, 25, 1)."""
     found = re.search(r"(\d+(?:\.\d+)+)", text)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
-def _compilers(
+def find_compilers(
     env: Mapping[str, str], path: str
 ) -> tuple[tuple[Path, str, Path | None], tuple[Path, str, Path | None]]:
+    """(program, flags, launcher) of the C and of the C++ compiler.
+
+    Raises:
+        PyggmlError: one of them is missing.
+    """
     asked_c, asked_cxx = _asked("CC", env, path), _asked("CXX", env, path)
     if asked_c and asked_cxx:
         return asked_c, asked_cxx
@@ -178,7 +187,7 @@ def _asked(name: str, env: Mapping[str, str], path: str) -> tuple[Path, str, Pat
     except ValueError:
         words = [env[name]]
     wrapper = None
-    if len(words) > 1 and Path(words[0]).name in _CACHES:
+    if len(words) > 1 and Path(words[0]).name in LAUNCHERS:
         found = shutil.which(words.pop(0), path=path)
         wrapper = Path(found) if found else None
     if not words:
@@ -192,7 +201,8 @@ def _asked(name: str, env: Mapping[str, str], path: str) -> tuple[Path, str, Pat
     return Path(program).absolute(), shlex.join(words[1:]), wrapper
 
 
-def _usable(name: str, path: str, oldest: tuple[int, ...]) -> tuple[Path, str] | None:
+def usable_program(name: str, path: str, oldest: tuple[int, ...]) -> tuple[Path, str] | None:
+    """(program, version) of the program of that name, if it is there and new enough."""
     program = shutil.which(name, path=path)
     if program is None:
         return None
@@ -200,11 +210,12 @@ def _usable(name: str, path: str, oldest: tuple[int, ...]) -> tuple[Path, str] |
 
 
 def _versioned(program: Path, oldest: tuple[int, ...]) -> tuple[Path, str] | None:
-    version = parse_version(_first_line(program))
+    version = parse_version(version_line(program))
     return (program, ".".join(map(str, version))) if version >= oldest else None
 
 
-def _first_line(program: Path) -> str:
+def version_line(program: Path) -> str:
+    """The first line that `--version` prints; empty if the program does not run."""
     try:
         done = subprocess.run(
             [program, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False
@@ -216,7 +227,9 @@ def _first_line(program: Path) -> str:
     return done.stdout.decode("utf-8", "replace").strip().partition("\n")[0]
 
 
-def _in_wheels(home: Path) -> tuple[tuple[Path, str], tuple[Path, str]] | None:
+def installed_wheels(home: Path) -> tuple[tuple[Path, str], tuple[Path, str]] | None:
+    """(program, version) of CMake and of Ninja in the directory of the wheels, if both work."""
+
     def first(*names: str) -> Path | None:
         return next((home / name for name in names if (home / name).is_file()), None)
 

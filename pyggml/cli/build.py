@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyggml.cli.common import current_project, interactive, json_option, print_json, say
+from pyggml.errors import UsageError
 
 if TYPE_CHECKING:
     from pyggml.build.cmake import BuildResult
@@ -89,6 +91,12 @@ def build_document(result: BuildResult) -> dict[str, Any]:
         "targets": list(record.targets),
         "left_out": list(result.left_out),
         "features": list(record.features),
+        "cuda": {
+            name.removeprefix("cuda_"): value
+            for name, value in record.tools.items()
+            if name == "nvcc" or name.startswith("cuda_")
+        }
+        or None,
     }
 
 
@@ -121,6 +129,23 @@ def python_document(side: PythonSide | None) -> dict[str, Any] | None:
 @click.option("--fatal-warnings", is_flag=True, help="Make warnings errors (its own build, without AVX-512).")
 @click.option("--sanitize", metavar="LIST", help="Sanitizers: address, undefined, thread (its own build).")
 @click.option("--variant", metavar="NAME", help="Name of the build's directory; by default pin and options.")
+@click.option("--cuda", is_flag=True, help="Build for NVIDIA GPUs as well (its own build; see below).")
+@click.option(
+    "--arch",
+    "archs",
+    metavar="LIST",
+    help="With --cuda: GPU architectures, 80,90; default: the GPUs here, or 80.",
+)
+@click.option(
+    "--toolkit",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --cuda: use this CUDA toolkit instead of looking for one.",
+)
+@click.option("--nccl", is_flag=True, help="With --cuda: use NCCL between GPUs.")
+@click.option(
+    "--minimal", is_flag=True, help="With --cuda: no FlashAttention for mixed K and V types; compiles faster."
+)
 @click.option("--clean", is_flag=True, help="Throw away what an earlier build of this variant left.")
 @json_option
 def build(
@@ -129,6 +154,11 @@ def build(
     fatal_warnings: bool,
     sanitize: str | None,
     variant: str | None,
+    cuda: bool,
+    archs: str | None,
+    toolkit: Path | None,
+    nccl: bool,
+    minimal: bool,
     clean: bool,
     as_json: bool,
 ) -> None:
@@ -141,15 +171,27 @@ def build(
     The Python bindings and the virtual devices are compiled with it, into VARIANT/python; with --target
     they are left as they are.
 
+    With --cuda, the toolkit is one installed on the system if it is complete, or else the NVIDIA wheels of
+    `pip install 'pyggml[cuda]'`, linked into VARIANT/toolkit; no GPU and no driver is needed. The CUDA
+    backend is a plugin: programs load it where there is a driver, work without it where there is none, and
+    leave it alone with PYGGML_CUDA=0 in the environment. CUDAHOSTCXX names a host compiler, CUDAFLAGS flags
+    for nvcc.
+
     \b
     Examples:
       pyggml build                                  the default programs and libraries
       pyggml build --target llama-bench --jobs 4
       pyggml build --sanitize address,undefined     beside the normal build
+      pyggml build --cuda --arch 80,90              for other GPUs than those present
     """
+    from pyggml.build.cuda.options import CudaOptions, parse_archs
     from pyggml.build.plan import BuildOptions, parse_sanitize
     from pyggml.native.assemble import build_all
 
+    if not cuda:
+        given = {"--arch": archs is not None, "--toolkit": toolkit, "--nccl": nccl, "--minimal": minimal}
+        for name in (name for name, value in given.items() if value):
+            raise UsageError(f"{name} is for CUDA builds only", "Add --cuda.")
     options = BuildOptions(
         targets=targets,
         jobs=jobs,
@@ -157,6 +199,7 @@ def build(
         sanitize=parse_sanitize(sanitize),
         variant=variant,
         clean=clean,
+        cuda=CudaOptions(parse_archs(archs), toolkit, nccl, minimal) if cuda else None,
     )
     with Meter() as meter:
         result, side = build_all(current_project(), options, meter.step, meter.say)

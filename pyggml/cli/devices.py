@@ -18,7 +18,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """List the devices that a build sees.
 
     With --devices, or with PYGGML_VDEV_DEVICES or PYGGML_VDEV_NAMES in the environment, virtual devices are
-    among them.
+    among them. Of a build with CUDA that sees no CUDA device, it says why.
 
     \b
     Examples:
@@ -27,6 +27,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """
     from pyggml.build.record import check_instruction_set
     from pyggml.cli.run import active
+    from pyggml.native.cuda import has_cuda, why_no_device
     from pyggml.native.environment import devices_from_environment, program_environment
     from pyggml.native.programs import seen_devices
     from pyggml.native.vdev import find_vdev
@@ -40,8 +41,12 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     if virtual is not None:
         env = program_environment(find_vdev(build, say), virtual, env)
     found = seen_devices(build, env)
+    no_cuda = None
+    if has_cuda(build) and not any(one.backend == "CUDA" for one in found):
+        no_cuda = why_no_device(build)
     if as_json:
-        print_json({"variant": build.record.variant, "devices": [asdict(one) for one in found]})
+        document = {"variant": build.record.variant, "devices": [asdict(one) for one in found]}
+        print_json({**document, "no_cuda": no_cuda})
         return
     width = max([len(one.name) for one in found], default=4)
     for one in found:
@@ -49,3 +54,5 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
         click.echo(f"{one.name:<{width}}  {one.type:<5}  {memory:<32}  {one.description}")
     if not found:
         click.echo(f"{build.record.variant} sees no device")
+    if no_cuda is not None:
+        click.echo(f"no CUDA device: {no_cuda}")

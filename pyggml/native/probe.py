@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ def registry(bin_dir: Path) -> list[dict[str, Any]]:
     """The devices that the libraries in `bin_dir` see after loading all backends."""
     base = ctypes.CDLL(str(bin_dir / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
     ggml = ctypes.CDLL(str(bin_dir / "libggml.so"), mode=ctypes.RTLD_GLOBAL)
-    ggml.ggml_backend_load_all()
+    # Plugins lie beside the libraries; by itself ggml looks beside the program, which is Python here.
+    ggml.ggml_backend_load_all_from_path(os.fsencode(bin_dir))
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p
     ggml.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]

@@ -1,0 +1,109 @@
+"""A toolkit root made of links, over files that are laid out for Python and must stay as they are.
+
+The NVIDIA wheels have everything but what linking needs: unversioned library names, `lib64`, and a driver
+to link against. nvcc finds its parts from the path that it was started by, so links to files will do.
+The links are relative: project and virtual environment can be moved together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyggml.build.cuda.parts import INCLUDE_DIRS, LIBRARY_DIRS, find_header
+from pyggml.build.cuda.stub import make_stub
+from pyggml.errors import PyggmlError
+
+_MARK = "pyggml-toolkit.json"
+_FORMAT = 1
+
+
+def assemble(root: Path, toolkit: Path, version: str, compiler: Path, nccl: Path | None = None) -> bool:
+    """Make `root` a complete toolkit of links over `toolkit`, unless it is already.
+
+    Args:
+        root: the directory to make; one that is there is replaced as a whole.
+        toolkit: what to link to.
+        version: of the toolkit, all of it; another one makes the root anew.
+        compiler: a C compiler, for the driver stub.
+        nccl: a directory with NCCL's `include` and `lib`, linked as `nccl/`.
+
+    Returns:
+        Whether it was made now.
+
+    Raises:
+        PyggmlError: the stub cannot be compiled.
+        OSError: no space, no permission.
+    """
+    mark = {"format": _FORMAT, "toolkit": str(toolkit), "version": version, "nccl": str(nccl or "")}
+    if _is(root, mark):
+        return False
+    fresh = root.with_name(f"{root.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    # Links are relative to where the root will lie, which has the same parent.
+    for name, target in _links(toolkit, nccl):
+        _link(fresh / name, target)
+    (fresh / "lib64").symlink_to("lib")
+    header = find_header(toolkit, "cuda.h")
+    if header is None:
+        raise PyggmlError(f"{toolkit} has no cuda.h", "Reinstall the toolkit.")
+    stubs = fresh / "lib" / "stubs"
+    stubs.mkdir(parents=True, exist_ok=True)
+    make_stub(header, stubs / "libcuda.so", compiler)
+    (fresh / _MARK).write_text(json.dumps(mark, indent=2) + "\n", "utf-8")
+    # A version of the root that is half gone has no mark, or one with dangling links: it is made anew.
+    shutil.rmtree(root, ignore_errors=True)
+    fresh.rename(root)
+    return True
+
+
+def _links(toolkit: Path, nccl: Path | None) -> Iterator[tuple[str, Path]]:
+    for name in ("bin", "nvvm/bin"):
+        for entry in sorted((toolkit / name).iterdir()):
+            yield f"{name}/{entry.name}", entry
+    yield "nvvm/libdevice", toolkit / "nvvm" / "libdevice"
+    include = next(toolkit / name for name in INCLUDE_DIRS if (toolkit / name / "cuda.h").is_file())
+    yield "include", include
+    seen: set[str] = set()
+    for name in LIBRARY_DIRS:
+        yield from _libraries("lib", toolkit / name, seen)
+    if nccl is not None:
+        yield "nccl/include", nccl / "include"
+        yield from _libraries("nccl/lib", nccl / "lib", set())
+
+
+def _libraries(name: str, directory: Path, seen: set[str]) -> Iterator[tuple[str, Path]]:
+    """The files of a library directory, and for each `libX.so.1` without a `libX.so` that name as well."""
+    if not directory.is_dir():
+        return
+    entries = [entry for entry in sorted(directory.iterdir()) if entry.name != "stubs"]
+    aliases = [
+        (found[1], entry)
+        for entry in entries
+        if (found := re.fullmatch(r"(lib.+\.so)\.\d[\d.]*", entry.name))
+    ]
+    for alias, entry in [*((entry.name, entry) for entry in entries), *aliases]:
+        if alias not in seen:
+            seen.add(alias)
+            yield f"{name}/{alias}", entry
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    # `..` in a link counts from the directory's true place.
+    start = os.path.realpath(link.parent)
+    link.symlink_to(os.path.relpath(Path(os.path.realpath(target.parent)) / target.name, start))
+
+
+def _is(root: Path, mark: dict[str, object]) -> bool:
+    try:
+        if json.loads((root / _MARK).read_bytes()) != mark:
+            return False
+    except (OSError, ValueError):
+        return False
+    links = (path for name in ("", "bin", "lib", "nvvm", "nvvm/bin") for path in (root / name).iterdir())
+    return all(path.exists() for path in links) and (root / "lib" / "stubs" / "libcuda.so").is_file()

@@ -1,0 +1,106 @@
+"""The project around the working directory: pins, series, builds, disk space."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyggml.build.record import read_record
+from pyggml.doctor.report import Row
+from pyggml.errors import PyggmlError
+from pyggml.project import Project
+
+NEEDED_BYTES = 1 << 30
+"""What source and a first build take together, with room to spare."""
+
+
+def project_rows(project: Project | None, here: Path, online: bool) -> Iterator[Row]:
+    """How the project stands.
+
+    Args:
+        project: None where there is none.
+        here: the directory whose disk counts then.
+        online: a registry was reached, so that a pin can be fetched.
+    """
+    if project is None:
+        yield Row("project", "project", "optional", f"none in {here} or above", "pyggml up (makes one)")
+    else:
+        yield Row("project", "project", "ok", str(project.root))
+        yield from _source(project, online)
+        yield from _builds(project)
+    yield _disk(here if project is None else project.root, bool(project and project.build_dir.is_dir()))
+
+
+def _source(project: Project, online: bool) -> Iterator[Row]:
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import pin_states
+
+    try:
+        pins = read_pins(project)
+        states = pin_states(project, pins)
+    except PyggmlError as error:
+        yield Row("project", "pins", "missing", error.message, error.hint or "")
+        return
+    for one in states:
+        default = one.pin.name == pins.default
+        state, fix = "ok", ""
+        if one.state != "fetched":
+            # What is not there can be fetched; what is there and wrong has to be.
+            fetchable = one.state == "not fetched" and online
+            state = "optional" if fetchable or not default else "missing"
+            fix = f"pyggml vendor fetch {one.pin.name}"
+        text = f"{one.pin.name}, {one.state}" + (", the default" if default else "")
+        yield Row("project", "pin", state, text, fix)
+    if any(one.state == "fetched" and one.pin.name == pins.default for one in states):
+        yield _series(project)
+
+
+def _series(project: Project) -> Row:
+    from pyggml.series.engine import series_status
+
+    try:
+        status = series_status(project)
+    except PyggmlError as error:
+        return Row("project", "series", "missing", error.message, error.hint or "")
+    text = f"{status.state}, {status.applied} of {status.total} patches applied"
+    if status.elsewhere:
+        text = f"the work tree is at pin {status.elsewhere}"
+    if status.operation or status.interrupted:
+        return Row(
+            "project",
+            "series",
+            "optional",
+            f"{text}; stopped in {status.operation or status.interrupted}",
+            "pyggml patch status",
+        )
+    fix = {"clean": "pyggml patch apply", "partial": "pyggml patch apply", "diverged": "pyggml patch status"}
+    return Row("project", "series", "ok", text, fix.get(status.state, "") if status.total else "")
+
+
+def _builds(project: Project) -> Iterator[Row]:
+    try:
+        directories = sorted(path for path in project.build_dir.iterdir() if path.is_dir())
+    except OSError:
+        directories = []
+    found = [(path.name, record) for path in directories if (record := read_record(path)) is not None]
+    if not found:
+        yield Row("project", "builds", "optional", "none", "pyggml up")
+    for name, record in found:
+        done = record.state == "done"
+        text = f"{name}, {record.state}"
+        if record.tools.get("cuda_version"):
+            text += f", CUDA {record.tools['cuda_version']} for {record.tools.get('cuda_architectures', '?')}"
+        if record.check is not None:
+            text += f", check {'passed' if record.check.get('ok') else 'FAILED'}"
+        yield Row("project", "build", "ok" if done else "optional", text, "" if done else "pyggml build")
+
+
+def _disk(place: Path, built: bool) -> Row:
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    text = f"{free / 2**30:.1f} GiB free in {place}"
+    if free < NEEDED_BYTES and not built:
+        return Row("project", "disk space", "missing", text, "make room: source and build take 1 GiB")
+    return Row("project", "disk space", "ok", text)

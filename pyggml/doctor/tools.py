@@ -1,0 +1,81 @@
+"""The programs of a build."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyggml.build.toolchain import (
+    LAUNCHERS,
+    OLDEST_CMAKE,
+    OLDEST_NINJA,
+    find_compilers,
+    installed_wheels,
+    usable_program,
+    version_line,
+    wheels_home,
+)
+from pyggml.doctor.report import Row
+from pyggml.errors import PyggmlError
+
+_GROUP = "tools"
+
+
+def tool_rows(env: Mapping[str, str], online: bool, cache: Path | None = None) -> Iterator[Row]:
+    """Git, compilers, CMake, Ninja, compiler cache.
+
+    Args:
+        env: the environment to look in.
+        online: a registry was reached, so that pip can bring CMake and Ninja.
+        cache: the user's cache directory, by default the real one.
+    """
+    yield _git()
+    yield from _compilers(env)
+    path = env.get("PATH", "")
+    installed = installed_wheels(wheels_home(cache))
+    ninja = usable_program("ninja", path, OLDEST_NINJA) or usable_program("ninja-build", path, OLDEST_NINJA)
+    programs = (("CMake", usable_program("cmake", path, OLDEST_CMAKE)), ("Ninja", ninja))
+    for index, (name, found) in enumerate(programs):
+        wheel = installed[index] if installed is not None else None
+        if found is not None:
+            yield Row(_GROUP, name, "ok", f"{found[1]}, {found[0]}")
+        elif wheel is not None:
+            yield Row(_GROUP, name, "ok", f"{wheel[1]}, of the wheel in {wheels_home(cache)}")
+        elif online:
+            yield Row(_GROUP, name, "ok", "not on PATH: the first build installs its wheel")
+        else:
+            fix = (
+                f"apt install {'cmake' if name == 'CMake' else 'ninja-build'}, or pip install {name.lower()}"
+            )
+            yield Row(_GROUP, name, "missing", "not on PATH, and no registry to install its wheel from", fix)
+    launchers = (shutil.which(name, path=path) for name in LAUNCHERS)
+    launcher = next((one for one in launchers if one is not None), None)
+    if launcher is not None:
+        yield Row(_GROUP, "compiler cache", "ok", f"{version_line(Path(launcher))}, {launcher}")
+    else:
+        yield Row(_GROUP, "compiler cache", "optional", "no ccache or sccache on PATH", "apt install ccache")
+
+
+def _git() -> Row:
+    from pyggml.git.runner import git_version, require_git
+
+    try:
+        require_git()
+        return Row(_GROUP, "git", "ok", ".".join(map(str, git_version())))
+    except PyggmlError as error:
+        return Row(_GROUP, "git", "missing", error.message, "apt install git (2.38 or newer is needed)")
+
+
+def _compilers(env: Mapping[str, str]) -> Iterator[Row]:
+    try:
+        pair = find_compilers(env, env.get("PATH", ""))
+    except PyggmlError as error:
+        yield Row(_GROUP, "compilers", "missing", error.message, error.hint or "")
+        return
+    for name, (program, _, _) in zip(("C compiler", "C++ compiler"), pair, strict=True):
+        told = version_line(program)
+        if told:
+            yield Row(_GROUP, name, "ok", f"{told}, {program}")
+        else:
+            yield Row(_GROUP, name, "missing", f"{program} does not run", "apt install build-essential")

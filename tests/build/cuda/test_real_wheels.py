@@ -1,0 +1,89 @@
+"""The NVIDIA wheels themselves, where they are installed: a program with a kernel, cub and cuBLAS."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pyggml.build.cuda.driver import Driver
+from pyggml.build.cuda.parts import inspect, known_numbers
+from pyggml.build.cuda.root import assemble
+from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
+from pyggml.build.cuda.wheels import find_wheels
+
+WHEELS = find_wheels()
+pytestmark = [
+    pytest.mark.skipif(not WHEELS.complete, reason="the NVIDIA wheels (extra `cuda`) are not installed"),
+    pytest.mark.skipif(shutil.which("cc") is None or shutil.which("c++") is None, reason="needs cc and c++"),
+]
+
+PROGRAM = r"""
+#include <cub/cub.cuh>
+#include <cublas_v2.h>
+#include <cuda.h>
+#include <cstdio>
+__global__ void twice(float * x) { x[threadIdx.x] *= 2; }
+int main() {
+    float * x = nullptr;
+    size_t bytes = 0;
+    cub::DeviceReduce::Sum(nullptr, bytes, x, x, 32);
+    cublasHandle_t handle;
+    CUmemGenericAllocationHandle memory;
+    const char * text = nullptr;
+    cuGetErrorString(cuMemCreate(&memory, 1, nullptr, 0), &text);
+    twice<<<1, 32>>>(x);
+    std::printf("%d %d\n", int(cudaGetLastError()), int(cublasCreate(&handle)));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def toolkit() -> Toolkit:
+    return choose_toolkit(None, Driver("absent"), roots=[], wheels=WHEELS)
+
+
+@pytest.fixture(scope="module")
+def root(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("build ü") / "toolkit"
+    assert assemble(made, toolkit.root, toolkit.key, Path(str(shutil.which("cc"))))
+    return made
+
+
+def test_wheels_are_complete_but_for_links(toolkit: Toolkit) -> None:
+    assert toolkit.raw
+    assert 90 in known_numbers(toolkit.root / "bin" / "nvcc")
+
+
+def test_assembled_root_needs_nothing_more(root: Path) -> None:
+    found = inspect(root)
+    assert found.missing == ()
+    assert not found.raw
+
+
+def test_program_links_and_needs_only_the_driver(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.cu").write_text(PROGRAM)
+    command = [str(root / "bin" / "nvcc"), "-arch=sm_90", "x.cu", "-o", "x", "-cudart=shared"]
+    command += ["-lcublas", "-lcuda"]
+    # PATH has no nvcc: everything comes from the root.
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    needed = subprocess.run(
+        ["ldd", "x"],
+        cwd=tmp_path,
+        env={**env, "LD_LIBRARY_PATH": str(root / "lib")},
+        capture_output=True,
+        text=True,
+    ).stdout
+    missing = set(re.findall(r"^\s*(\S+) => not found", needed, re.MULTILINE))
+    # A machine with a driver lacks nothing.
+    assert missing <= {"libcuda.so.1"}
+    libraries = re.findall(r"^\s*(libcu(?:dart|blas)\S*) => (.+) \(0x", needed, re.MULTILINE)
+    assert {name.partition(".")[0] for name, _ in libraries} == {"libcudart", "libcublas", "libcublasLt"}
+    assert all(Path(path).parent == root / "lib" for _, path in libraries)
+    assert all(os.path.realpath(path).startswith(os.path.realpath(str(WHEELS.root))) for _, path in libraries)
