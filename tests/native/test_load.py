@@ -372,6 +372,7 @@ print(results == {n: {n} for n in range(4)})
 def test_ctrl_c_in_a_callback_comes_out_as_keyboard_interrupt(tiny: Build, python: Run) -> None:
     code = """
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background, it is ignored
 def node(tensor, ask):
     if tensor.ne[0] == 5:
         os.kill(os.getpid(), signal.SIGINT)
