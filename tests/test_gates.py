@@ -28,7 +28,7 @@ def test_lower_rooms_never_import_higher_ones() -> None:
 
     order = [
         "errors", "files", "ulp", "project", "git", "vendor", "series", "build", "native", "ggml", "llama",
-        "models", "verify", "testing", "scaffold", "doctor", "cli",
+        "models", "verify", "testing", "prove", "scaffold", "doctor", "cli",
     ]  # fmt: skip
     rank = {name: index for index, name in enumerate(order)}
     wrong = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,8 +10,17 @@ from typing import Any
 
 import click
 
-from pyggml.cli.common import F, current_project, json_option, print_json, say
+from pyggml.cli.common import F, LazyGroup, current_project, json_option, print_json, say
+from pyggml.errors import PyggmlError
+from pyggml.series.rebase_state import rebase_words
 
+LAZY = {
+    "rebase": ("pyggml.cli.rebase:rebase", "Rebase the series onto a newer pin."),
+    "range-diff": ("pyggml.cli.rebase:range_diff", "Compare two series patch by patch."),
+    "prove": ("pyggml.cli.prove:prove", "Run each patch's proof without the patch and with it."),
+    "bisect": ("pyggml.cli.prove:bisect", "Find the first patch at which a command's result changes."),
+}
+READING = ("list", "show", "verify", "export", "range-diff")
 SYMBOLS = {"applied": "+", "unapplied": "-"}
 
 
@@ -20,8 +30,9 @@ def pin_option(function: F) -> F:
     )
 
 
-@click.group()
-def patch() -> None:
+@click.group(cls=LazyGroup, lazy=LAZY)
+@click.pass_context
+def patch(ctx: click.Context) -> None:
     """The numbered series of patches on the pinned source.
 
     \b
@@ -32,6 +43,10 @@ def patch() -> None:
       pyggml patch refresh            # or: commits and edits on top into the files
       pyggml undo                     # take the last of these back
     """
+    # What only reads goes on, and says so; what changes the series refuses. No project: the command says so.
+    with contextlib.suppress(PyggmlError):
+        if ctx.invoked_subcommand in READING and (words := rebase_words(current_project())):
+            say(f"note: {words}")
 
 
 @patch.command("list")
@@ -92,6 +107,8 @@ def status(pin: str | None, as_json: bool) -> None:
         )
     if found.interrupted:
         click.echo(f"`{found.interrupted}` is at work or was killed half-way: the next command finishes it.")
+    if found.rebase:
+        click.echo(f"{found.rebase}: `pyggml patch rebase --continue` or `--abort`.")
     if found.operation:
         click.echo(f"{found.operation} waits: `pyggml patch continue` or `pyggml patch abort`.")
     elif found.state in ("dirty", "diverged") and not found.elsewhere:

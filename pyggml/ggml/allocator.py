@@ -8,9 +8,10 @@ from pyggml.errors import PyggmlError
 from pyggml.ggml.buffer import free_memory
 from pyggml.ggml.device import buffer_type_of
 from pyggml.ggml.graph import Graph
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Owner
-from pyggml.ggml.placement import bind, check_bound, place
-from pyggml.native.load import load
+from pyggml.ggml.placement import Placement, bind, check_bound, place
+from pyggml.ggml.tensor import Tensor
 
 
 class Allocator(Owner):
@@ -44,9 +45,9 @@ class Allocator(Owner):
         with self.using(), graph.using():
             if graph.bound is not None:
                 raise PyggmlError(f"{graph.label} has memory already")
-            place(graph, self)
+            placement = place(graph, self)
             self.generation += 1
-            self._reserve(graph)
+            self._reserve(graph, placement)
 
     def allocate(self, graph: Graph) -> None:
         """Give memory to every tensor of the graph that has none.
@@ -61,24 +62,33 @@ class Allocator(Owner):
             placement = place(graph, self)
             self.generation += 1
             # Allocating reserves too, but once that has failed it goes on without memory.
-            self._reserve(graph)
+            self._reserve(graph, placement)
             if not self._bindings.guarded(self._bindings.lib.ggml_gallocr_alloc_graph, self.raw, graph.raw):
                 raise PyggmlError(self._too_little(graph))
             bind(graph, placement, self)
 
-    def _reserve(self, graph: Graph) -> None:
-        self._check_meta(graph)
+    def _reserve(self, graph: Graph, placement: Placement) -> None:
+        self._check_meta(graph, placement)
         if not self._bindings.guarded(self._bindings.lib.ggml_gallocr_reserve, self.raw, graph.raw):
             raise PyggmlError(self._too_little(graph))
 
-    def _check_meta(self, graph: Graph) -> None:
+    def _check_meta(self, graph: Graph, placement: Placement) -> None:
         if not self.type.is_meta:
             return
-        from pyggml.ggml.meta import check_memory
+        from pyggml.ggml.meta import MetaDevice, check_memory
         from pyggml.ggml.metarules import check_graph
 
-        check_graph(graph, {})
+        device = self.type.device
+        assert isinstance(device, MetaDevice)  # noqa: S101
+        check_graph(graph, {}, len(device.devices), trust=device.trust_upstream)
         lib = self._bindings.lib
+        for raw in placement.all():
+            root = raw.view_src or raw
+            if root.buffer and not lib.ggml_backend_dev_supports_buft(self.type.device.raw, root.buffer.buft):
+                raise PyggmlError(
+                    f"{Tensor(graph.context, raw).described()} is not on the devices of {self.label}",
+                    "A Scheduler copies what is elsewhere.",
+                )
         sizes = self._bindings.ffi.new("size_t[1]")
         lib.ggml_gallocr_reserve_n_size(
             self.raw, graph.raw, self._bindings.ffi.NULL, self._bindings.ffi.NULL, sizes

@@ -8,7 +8,7 @@ from pyggml.errors import PyggmlError
 from pyggml.ggml.device import BufferType, Device
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.handle import Handle
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 
 
 class Backend(Handle):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import BufferType, buffer_type_of
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Owner, Stamp
 from pyggml.ggml.tensor import Tensor
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.context import Context
@@ -101,7 +101,7 @@ def allocate_context(context: Context, place: Any) -> Buffer:
         roots = [raw for raw in without if not raw.view_src]
         if not roots:
             raise PyggmlError(f"{context.label} has no tensor that needs memory")
-        for raw in without:
+        for raw in (one for one in context._all_raw() if not one.buffer):
             Tensor(context, raw).check_usable()
             if raw.view_src and lib.ggml_backend_buffer_is_meta(raw.view_src.buffer):
                 raise PyggmlError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.buffer import Buffer

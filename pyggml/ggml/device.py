@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyggml.errors import PyggmlError
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.backend import Backend

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Stamp
 from pyggml.ggml.tensor import Tensor
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.context import Context

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pyggml.errors import PyggmlError
 from pyggml.ggml.buffer import Buffer, too_little
 from pyggml.ggml.device import BufferType, Device
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import GraphViews
 from pyggml.ggml.split import SplitState
 from pyggml.ggml.tensor import Loan, Tensor, is_view_op
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.context import Context
@@ -26,20 +26,29 @@ class MetaDevice(Device):
     `split(tensor)` is asked once for every tensor of a context that is allocated on it and answers with a
     SplitState. It runs before C does, so its exceptions and mistakes change nothing. Results of operations
     are spread as upstream derives it from their sources (ggml-backend-meta.cpp,
-    ggml_backend_meta_get_split_state); what that cannot derive ends the process where pyggml does not know
-    the rule: see metarules.
+    ggml_backend_meta_get_split_state; the rules that pyggml knows are in spread.py).
 
     Not to be had at this upstream: reading a product that is still a sum over devices (do something after it),
     views of split tensors, memory that an injected fault refuses (it asserts).
 
     Attributes:
         devices: those it is made of.
+        trust_upstream: see __init__.
     """
 
-    def __init__(self, devices: Sequence[Device], split: Callable[[Tensor], SplitState]) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        split: Callable[[Tensor], SplitState],
+        *,
+        trust_upstream: bool = False,
+    ) -> None:
         """
         Args:
             devices: 1 to 16, all different, none of them the host's memory or a MetaDevice.
+            trust_upstream: allow graphs of which pyggml does not know whether upstream can spread their
+                operations, or knows that the upstream that it was written for cannot; where that cannot
+                either, it ends the process.
 
         Raises:
             PyggmlError: other numbers or kinds of devices.
@@ -58,6 +67,7 @@ class MetaDevice(Device):
             raise PyggmlError(f"the split must be a function, not a {type(split).__name__}")
         bindings = load()
         self.devices = devices
+        self.trust_upstream = trust_upstream
         self._split = split
         self._decided: dict[Any, SplitState] = {}
         ffi, count = bindings.ffi, len(devices)
@@ -147,6 +157,11 @@ def allocate_meta(
     if len(without) != sum(1 for _ in context._all_raw()):
         raise PyggmlError(f"tensors of {context.label} have memory already; a MetaDevice takes all or none")
     for raw in roots:
+        if raw.op != 0:
+            raise PyggmlError(
+                f"{Tensor(context, raw).described()} is a result, which gets its memory on a MetaDevice with its graph",
+                "Make operations in another context than the tensors that are given.",
+            )
         states[raw] = device.decide(Tensor(context, raw))
         _check_thin(Tensor(context, raw), states[raw], len(device.devices))
     context.check()

@@ -1,6 +1,6 @@
 """What upstream's meta backend can and cannot do, checked where it would end the process.
 
-Mirrors the assertions of ggml-backend-meta.cpp. Operations that are not named here are left to upstream.
+Mirrors the assertions of ggml-backend-meta.cpp; how results are spread is in spread.py.
 """
 
 from __future__ import annotations
@@ -8,35 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Owner, stamp_of
 from pyggml.ggml.split import Axis, SplitState
+from pyggml.ggml.spread import MIRRORED, Spread, derive
 from pyggml.ggml.tensor import Tensor
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.context import Context
     from pyggml.ggml.graph import Graph
 
-MIRRORED, PARTIAL = int(Axis.MIRRORED), int(Axis.PARTIAL)
-_BINARY = ("ADD", "SUB", "MUL", "DIV")
-_ALIKE = (
-    "SQR",
-    "SQRT",
-    "LOG",
-    "SIN",
-    "COS",
-    "SCALE",
-    "CLAMP",
-    "UNARY",
-    "LEAKY_RELU",
-    "GLU",
-    "SOFT_MAX",
-    "FILL",
-)
-_BY_ROW = ("NORM", "RMS_NORM", "L2_NORM", "GROUP_NORM", "SUM_ROWS", "MEAN", "ARGMAX", "ARGSORT", "CUMSUM")
-
-Axes = dict[Any, int | None]
-"""Raw tensor to axis, None where nothing is known."""
+Spreads = dict[Any, Spread | None]
+"""Raw tensor to how it is spread, None where nothing is known."""
 
 
 def check_transfer(tensor: Tensor, owner: Owner, offset: int, size: int, *, writing: bool) -> None:
@@ -53,15 +36,16 @@ def check_transfer(tensor: Tensor, owner: Owner, offset: int, size: int, *, writ
     what = f"{tensor.described()} on a MetaDevice"
     state = owner.split_states.get(tensor.raw) if isinstance(owner, Buffer) else None
     if state is None:
-        axis = axis_of(tensor.context, tensor.raw, {}, synced=False)
-        if axis == PARTIAL:
+        spread = spread_of(tensor.context, tensor.raw, {}, synced=False)
+        axis = None if spread is None else spread.axis
+        if axis == Axis.PARTIAL:
             raise PyggmlError(
                 f"{what} is a sum whose summands are still on the devices",
                 "Upstream adds them up when something follows in the graph: read that.",
             )
-        if axis == MIRRORED:
+        if axis == Axis.MIRRORED:
             return
-    elif state.axis == MIRRORED:
+    elif state.axis == Axis.MIRRORED:
         return
     if not tensor.contiguous:
         raise PyggmlError(
@@ -71,7 +55,7 @@ def check_transfer(tensor: Tensor, owner: Owner, offset: int, size: int, *, writ
         if offset or size != tensor.nbytes:
             raise PyggmlError(f"{what} is a result and can be moved only whole")
         return
-    if state.axis == PARTIAL:
+    if state.axis == Axis.PARTIAL:
         _check_partial(tensor, what, offset, size, writing)
     else:
         _check_slices(tensor, what, state, offset, size)
@@ -103,41 +87,60 @@ def _check_slices(tensor: Tensor, what: str, state: SplitState, offset: int, siz
         )
 
 
-def check_graph(graph: Graph, elsewhere: dict[Any, Any]) -> Axes:
-    """How a graph's nodes are spread, as far as known.
+def check_graph(graph: Graph, elsewhere: dict[Any, Any], devices: int, *, trust: bool) -> Spreads:
+    """How a graph's nodes are spread.
 
     Args:
         elsewhere: raw tensors that were assigned to another backend.
+        devices: how many they are spread over.
+        trust: leave to upstream what would be refused.
 
     Raises:
-        PyggmlError: a node cannot be computed on slices; the message says why.
+        PyggmlError: a node cannot be computed on slices, or it is not known here whether it can.
     """
-    axes: Axes = dict.fromkeys(elsewhere, MIRRORED)
+    spreads: Spreads = dict.fromkeys(elsewhere, MIRRORED)
     for raw in graph.raw_nodes():
-        axis_of(graph.context, raw, axes)
-    return axes
+        try:
+            spread = spread_of(graph.context, raw, spreads)
+        except PyggmlError:
+            if not trust:
+                raise
+            spread = spreads[raw] = None
+        if spread is None and not trust:
+            tensor = Tensor(graph.context, raw)
+            raise PyggmlError(
+                f"{tensor.described()}: pyggml does not know how a MetaDevice computes {tensor.op} of "
+                f"{', '.join(one.described() for one in tensor.sources)}, and upstream ends the process if it cannot",
+                "MetaDevice(..., trust_upstream=True) leaves it to upstream.",
+            )
+        if spread is not None and spread.lengths is not None and len(spread.lengths) != devices:
+            raise PyggmlError(
+                f"{Tensor(graph.context, raw).described()} is spread over {len(spread.lengths)} devices, not {devices}"
+            )
+    return spreads
 
 
-def axis_of(context: Context, raw: Any, axes: Axes, *, synced: bool = True) -> int | None:
-    """The axis along which a tensor is spread; None if that is not known here.
+def spread_of(context: Context, raw: Any, spreads: Spreads, *, synced: bool = True) -> Spread | None:
+    """How a tensor is spread; None if that is not known here.
 
     Args:
-        axes: what is known already; filled.
+        spreads: what is known already; filled.
         synced: sums over devices have been added up (so it is for whatever follows).
+
+    Raises:
+        PyggmlError: it cannot be computed on slices.
     """
-    if raw in axes and synced:
-        return axes[raw]
     pending = [raw]
     while pending:
         one = pending[-1]
-        ahead = [source for source in _sources(one) if source not in axes]
-        if ahead and one not in axes:
+        ahead = [source for source in _sources(one) if source not in spreads]
+        if ahead and one not in spreads:
             pending.extend(ahead)
             continue
         pending.pop()
-        if one not in axes:
-            axes[one] = _derive(context, one, axes, synced=True)
-    return axes[raw] if synced else _derive(context, raw, axes, synced=False)
+        if one not in spreads:
+            spreads[one] = _derive(context, one, spreads, synced=True)
+    return spreads[raw] if synced else _derive(context, raw, spreads, synced=False)
 
 
 def _sources(raw: Any) -> list[Any]:
@@ -146,60 +149,41 @@ def _sources(raw: Any) -> list[Any]:
     return [one for one in load().ffi.unpack(raw.src, 10) if one and one != raw]
 
 
-def _derive(context: Context, raw: Any, axes: Axes, *, synced: bool) -> int | None:
+def _derive(context: Context, raw: Any, spreads: Spreads, *, synced: bool) -> Spread | None:
     from pyggml.ggml.buffer import Buffer
 
     stamp = stamp_of(context, raw)
     if not raw.view_src and stamp is not None and isinstance(stamp.owner, Buffer):
         state = stamp.owner.split_states.get(raw)
-        return MIRRORED if state is None else int(state.axis)
+        return MIRRORED if state is None else Spread.of(state)
     if raw.op == 0:
         return MIRRORED
     sources = _sources(raw)
-    known = [axes.get(one) for one in sources]
-    if not sources or all(axis == MIRRORED for axis in known):
-        return MIRRORED
-    if None in known:
+    known = [spread for spread in (spreads.get(one) for one in sources) if spread is not None]
+    if len(known) < len(sources):
         return None
-    tensor = Tensor(context, raw)
-    return _rule(tensor, [Tensor(context, one) for one in sources], [axis or 0 for axis in known], synced)
+    return derive(Tensor(context, raw), [Tensor(context, one) for one in sources], known, synced=synced)
 
 
-def _rule(tensor: Tensor, sources: list[Tensor], axes: list[int], synced: bool) -> int | None:
-    op = tensor.op
-    if op == "MUL_MAT":
-        if axes[0] == 0 and axes[1] == 0:
-            return MIRRORED if synced else PARTIAL
-        if axes[0] == 1 and axes[1] == MIRRORED:
-            return 0
-        if axes[0] == MIRRORED and axes[1] == 1:
-            return 1
-        raise _impossible(tensor, sources, axes)
-    if op in _BINARY:
-        if axes[0] < 4 and axes[1] == MIRRORED and sources[1].ne[axes[0]] == 1:
-            return axes[0]
-        if axes[0] == axes[1]:
-            return axes[0]
-        raise _impossible(tensor, sources, axes)
-    if op in _ALIKE:
-        if len(set(axes)) > 1:
-            raise _impossible(tensor, sources, axes)
-        return axes[0]
-    if op in _BY_ROW:
-        if axes[0] == 0:
-            raise _impossible(tensor, sources, axes)
-        return axes[0]
-    if op in ("CONT", "RESHAPE") and (axes[0] >= 4 or tensor.ne == sources[0].ne):
-        return axes[0]
-    return None
+def is_host_view(raw: Any) -> bool:
+    """Whether a node only describes given data of the host."""
+    root = raw.view_src
+    return bool(root and root.op == 0 and root.buffer and load().lib.ggml_backend_buffer_is_host(root.buffer))
 
 
-def _impossible(tensor: Tensor, sources: list[Tensor], axes: list[int]) -> PyggmlError:
-    parts = ", ".join(
-        f"{source.described()} {f'along axis {axis}' if axis < 4 else Axis(axis).name.lower()}"
-        for source, axis in zip(sources, axes, strict=True)
-    )
-    return PyggmlError(
-        f"{tensor.described()}: a MetaDevice cannot compute {tensor.op} of {parts}",
-        "Choose splits that fit (ggml-backend-meta.cpp, ggml_backend_meta_get_split_state).",
-    )
+def wrong_view(nodes: list[Any]) -> str | None:
+    """What is wrong with nodes that a MetaDevice computes in one go, None if nothing is.
+
+    Views stay where they stand in the graph, wherever their memory is.
+    """
+    lib = load().lib
+    for raw in nodes:
+        root = raw.view_src
+        if (
+            root
+            and root.buffer
+            and not lib.ggml_backend_buffer_is_meta(root.buffer)
+            and not is_host_view(raw)
+        ):
+            return "has a view of memory elsewhere in it"
+    return "ends in a view of host memory" if is_host_view(nodes[-1]) else None

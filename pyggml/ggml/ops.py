@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml import shapes
+from pyggml.ggml.library import load
 from pyggml.ggml.tensor import Tensor
 from pyggml.ggml.types import tensor_type
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.context import Context

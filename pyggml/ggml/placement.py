@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import GraphViews, Owner, StaleError, Stamp
 from pyggml.ggml.tensor import Tensor, is_view_op
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.backend import Backend
@@ -196,6 +196,8 @@ def check_for_backend(graph: Graph, backend: Backend) -> None:
         return
     placement = place(graph)
     graph.stamps |= placement.stamps
+    if backend.device.kind == "meta":
+        _check_for_meta(graph, placement)
     bindings = load()
     lib = bindings.lib
     supported: dict[Any, bool] = {}
@@ -218,6 +220,21 @@ def check_for_backend(graph: Graph, backend: Backend) -> None:
     for raw in placement.nodes:
         check_op(graph.context, raw, [backend])
     graph.ready_for = backend
+
+
+def _check_for_meta(graph: Graph, placement: Placement) -> None:
+    from pyggml.ggml.metarules import wrong_view
+
+    if graph.bound is None:
+        raise PyggmlError(
+            f"{graph.label} has no memory from an Allocator or Scheduler, as a graph on a MetaDevice must have"
+        )
+    wrong = wrong_view(placement.nodes)
+    for raw in placement.nodes:
+        if not raw.buffer:
+            wrong = f"has no memory for {Tensor(graph.context, raw).described()}"
+    if wrong:
+        raise PyggmlError(f"{graph.label}, which a MetaDevice shall compute, {wrong}")
 
 
 def check_op(context: Context, raw: Any, backends: list[Backend]) -> None:

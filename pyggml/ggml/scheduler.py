@@ -11,11 +11,13 @@ from pyggml.ggml.backend import Backend, check_status
 from pyggml.ggml.context import Context
 from pyggml.ggml.device import BufferType
 from pyggml.ggml.graph import Graph
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Owner
+from pyggml.ggml.metarules import Spreads, check_graph, check_transfer, is_host_view, spread_of, wrong_view
 from pyggml.ggml.placement import Placement, bind, check_bound, check_op, place, running
+from pyggml.ggml.split import Axis
 from pyggml.ggml.splits import Split, read_splits
 from pyggml.ggml.tensor import Tensor, is_view_op
-from pyggml.native.load import load
 
 MOST_BACKENDS = 16
 """GGML_SCHED_MAX_BACKENDS."""
@@ -77,6 +79,9 @@ class Scheduler(Owner):
         for backend, kind in zip(backends, types, strict=True):
             if not isinstance(kind, BufferType) or not backend.supports(kind):
                 raise PyggmlError(f"{backend.label} cannot compute in {kind!r}")
+        metas = {getattr(kind.device, "devices", None) for kind in types if kind.is_meta}
+        if len(metas) > 1:
+            raise PyggmlError("MetaDevices of different devices do not share a scheduler")
         if not isinstance(graph_size, int) or not 1 <= graph_size <= 1 << 20:
             raise PyggmlError(f"a graph size of {graph_size!r} is asked for; 1 to {1 << 20} is possible")
         self.backends = backends
@@ -264,6 +269,9 @@ class Scheduler(Owner):
                 self.check()
                 if graph is None:
                     raise PyggmlError(f"{self.label} computes a graph that pyggml did not give it")
+                if ask and any(kind.is_meta for kind in self.buffer_types) and is_host_view(raw):
+                    # Nothing is computed there, and a MetaDevice must not stop after it.
+                    return False
                 return callback(Tensor(graph.context, raw), ask)
 
             made = self._bindings.callbacks.make("eval", call)
@@ -346,23 +354,24 @@ class Scheduler(Owner):
                     "Let the scheduler allocate it, or do not mark it as input.",
                 )
             open_ = raw in without and not given
-            if open_ and raw not in self._assigned and (raw in viewed or raw not in read):
+            if open_ and (raw in viewed or raw not in read):
                 raise PyggmlError(
                     f"{Tensor(graph.context, raw).described()} has no memory, and is read through views or not at "
                     "all: upstream cannot tell where it belongs",
-                    "Mark it as input, assign it to a backend, or allocate its context.",
+                    "Mark it as input, or allocate its context.",
                 )
 
     def _check_meta(self, graph: Graph, placement: Placement) -> None:
         metas = [one for one in range(len(self.backends)) if self.buffer_types[one].is_meta]
         if not metas:
             return
-        from pyggml.ggml.meta import check_memory
-        from pyggml.ggml.metarules import PARTIAL, axis_of, check_graph
+        from pyggml.ggml.meta import MetaDevice, check_memory
 
         lib = self._bindings.lib
         elsewhere = {raw: one for raw, one in self._assigned.items() if one.device.kind != "meta"}
-        axes = check_graph(graph, elsewhere)
+        device = self.buffer_types[metas[0]].device
+        assert isinstance(device, MetaDevice)  # noqa: S101
+        spreads = check_graph(graph, elsewhere, len(device.devices), trust=device.trust_upstream)
         # stc_compute in ggml_backend_meta_buffer_type_alloc_buffer.
         self._results += len(placement.nodes) * 2 + len(placement.leaves)
         if self._results > MOST_RESULTS:
@@ -371,9 +380,7 @@ class Scheduler(Owner):
                 "Upstream has room for that many on a MetaDevice: compute meanwhile, or make a new scheduler.",
             )
         sums = [
-            lib.ggml_nbytes(raw)
-            for raw in placement.nodes
-            if raw not in elsewhere and axis_of(graph.context, raw, axes, synced=False) == PARTIAL
+            lib.ggml_nbytes(raw) for raw in placement.nodes if self._is_sum(graph, raw, elsewhere, spreads)
         ]
         for number in metas:
             backend = self.backends[number]
@@ -381,6 +388,13 @@ class Scheduler(Owner):
             steps = (len(backend.device.devices) - 1).bit_length()  # type: ignore[attr-defined]
             needed = self._measure(graph, placement)[number] + steps * max(sums, default=0)
             check_memory(self.buffer_types[number], needed, held)
+
+    @staticmethod
+    def _is_sum(graph: Graph, raw: Any, elsewhere: dict[Any, Backend], spreads: Spreads) -> bool:
+        if raw in elsewhere or spreads.get(raw) is None:
+            return False
+        spread = spread_of(graph.context, raw, spreads, synced=False)
+        return spread is not None and spread.axis == Axis.PARTIAL
 
     def _grow(self, graph: Graph, placement: Placement, assigned: dict[Any, Backend], always: bool) -> bool:
         """Get the memory that the graph needs beyond what there is.
@@ -471,9 +485,19 @@ class Scheduler(Owner):
         """Copies that would end the process when they are made."""
         if not any(kind.is_meta for kind in self.buffer_types):
             return
-        from pyggml.ggml.metarules import check_transfer
+        from pyggml.ggml.meta import MetaDevice
 
         for split in self.splits:
+            device = split.backend.device
+            if isinstance(device, MetaDevice) and not device.trust_upstream:
+                wrong = wrong_view(placement.nodes[split.start : split.end])
+                if wrong:
+                    self._forget()
+                    self._bindings.lib.ggml_backend_sched_reset(self.raw)
+                    raise PyggmlError(
+                        f"what a MetaDevice computes (nodes {split.start} to {split.end - 1}) {wrong}",
+                        "Change the order of the graph: ggml_backend_meta_graph_compute asserts this.",
+                    )
             for copy in split.inputs:
                 source = copy.source
                 backend = self.assignment(source)

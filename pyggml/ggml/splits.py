@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.library import load
 from pyggml.ggml.tensor import Tensor, is_view_op
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     from pyggml.ggml.backend import Backend

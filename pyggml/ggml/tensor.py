@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
+from pyggml.ggml.library import load
 from pyggml.ggml.memory import Stamp, bound_of, stamp_of
 from pyggml.ggml.types import TensorType, type_of_number
-from pyggml.native.load import load
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,14 +85,14 @@ class Tensor:
     def ne(self) -> tuple[int, int, int, int]:
         """ggml's lengths, innermost first, always four."""
         self.context.check()
-        one, two, three, four = self.raw.ne
+        one, two, three, four = load().ffi.unpack(self.raw.ne, 4)
         return (one, two, three, four)
 
     @property
     def nb(self) -> tuple[int, int, int, int]:
         """ggml's strides in bytes, in the order of ne."""
         self.context.check()
-        one, two, three, four = self.raw.nb
+        one, two, three, four = load().ffi.unpack(self.raw.nb, 4)
         return (one, two, three, four)
 
     @property
@@ -247,14 +247,14 @@ class Tensor:
         """Raise unless operations can be built on it."""
         self.context.check()
         stamp = stamp_of(self.context, self.raw)
-        if stamp is not None:
+        if stamp is not None and not stamp.valid:
             stamp.check(self.described())
         self.check_sources()
 
     def check_sources(self) -> None:
         """Raise StaleError if its sources were copies of a scheduler that has moved on."""
         stamp = bound_of(self.context, self.raw)
-        if stamp is not None:
+        if stamp is not None and not stamp.valid:
             stamp.check(self.described())
 
     def stamp(self) -> Stamp:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Device
+from pyggml.ggml.library import load
 from pyggml.native import environment
 from pyggml.native.ledger import Ledger, record_dtype
-from pyggml.native.load import load
 
 
 class VirtualDevices:

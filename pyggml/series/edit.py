@@ -23,6 +23,7 @@ from pyggml.series.history import read_chain
 from pyggml.series.mail import Identity, clean_message, read_patch
 from pyggml.series.model import Patch, check_name
 from pyggml.series.operation import Operation, read_operation
+from pyggml.series.rebase_state import refuse_rebase
 from pyggml.series.restack import Delta, Pick
 from pyggml.series.stack import Commit, apply_mail, scratch_index
 from pyggml.series.transaction import Change, publish, work_tree_state
@@ -101,6 +102,7 @@ def continue_operation(project: Project) -> SeriesChange:
     """
     operation = read_operation(project)
     if operation is None:
+        refuse_rebase(project)
         raise PyggmlError(
             "nothing is under way", "`pyggml patch edit N` or `pyggml patch new NAME` begin something."
         )
@@ -122,6 +124,7 @@ def abort_operation(project: Project) -> SeriesChange:
     """
     operation = read_operation(project)
     if operation is None:
+        refuse_rebase(project)
         raise PyggmlError("nothing is under way", "Look with: pyggml patch status")
     with changing(project, f"abort of {operation.doing}", operation.pin) as (work, _):
         publish(

@@ -12,6 +12,7 @@ from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.model import Series, read_series
 from pyggml.series.operation import read_operation
+from pyggml.series.rebase_state import rebase_words, refuse_rebase
 from pyggml.series.stack import Commit, build_stack
 from pyggml.series.transaction import Change, FileChange, pending, publish, recover
 from pyggml.series.worktree import Edits, check_ready, edits
@@ -64,6 +65,7 @@ class SeriesStatus:
         edits: tracked paths that are edited.
         on_top: subjects of the commits that are in no patch file.
         operation: what `patch continue` would go on with, in words.
+        rebase: the rebase that waits for `patch rebase --continue`, in words.
         interrupted: the command that was killed half-way and that the next command finishes.
         elsewhere: the other pin on whose series HEAD stands.
     """
@@ -80,6 +82,7 @@ class SeriesStatus:
     operation: str | None = None
     interrupted: str | None = None
     elsewhere: str | None = None
+    rebase: str | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,8 @@ def refuse_edits(work: Workspace, why: str) -> Edits:
 
 
 def refuse_operation(work: Workspace) -> None:
-    """Raise while an `edit` or `new` waits for `continue`."""
+    """Raise while an `edit` or `new` waits for `continue`, or a rebase is under way."""
+    refuse_rebase(work.project)
     operation = read_operation(work.project)
     if operation is not None:
         raise PyggmlError(
@@ -356,6 +360,7 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
         operation=operation.words() if operation else None,
         interrupted=change.doing if change else None,
         elsewhere=elsewhere,
+        rebase=rebase_words(project),
     )
 
 

@@ -26,6 +26,7 @@ class Patch:
         purpose: what it is for, in a sentence.
         drop_when: the condition under which it can be dropped.
         proof: pytest node ids that fail without it and pass with it.
+        fails_with: a regular expression that is found in how the proof fails without it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Patch:
     purpose: str = ""
     drop_when: str = ""
     proof: tuple[str, ...] = ()
+    fails_with: str = ""
 
     def file(self, number: int) -> str:
         """The file name of this patch as the `number`-th (from 1) of its series."""
@@ -162,7 +164,14 @@ def _read_entry(path: Path, number: int, entry: Any) -> Patch:
     proof = entry.get("proof", [])
     if not isinstance(proof, list) or not all(isinstance(node, str) for node in proof):
         raise PyggmlError(f"{path}: patch {number}: 'proof' must be a list of strings", "Mend that entry.")
-    return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof))
+    fails_with = text("fails-with", "")
+    try:
+        re.compile(fails_with)
+    except re.error as error:
+        raise PyggmlError(
+            f"{path}: patch {number}: 'fails-with' is no regular expression: {error}", "Mend that entry."
+        ) from error
+    return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof), fails_with)
 
 
 def _refuse_doubles(path: Path, entries: list[Any]) -> None:
@@ -215,6 +224,7 @@ def series_toml(series: Series, previous: bytes | None) -> bytes:
             "purpose": patch.purpose,
             "drop-when": patch.drop_when,
             "proof": list(patch.proof),
+            **({"fails-with": patch.fails_with} if patch.fails_with else {}),
             "tree": patch.tree,
         }
         for key, value in values.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +147,17 @@ def _apply_recorded(
     return commit_tree(git, made, parent, mail.author, mail.message)
 
 
+def merge_environment() -> dict[str, str]:
+    """For the commits that a merge of trees is given: the same ids everywhere."""
+    return Identity("pyggml", "pyggml@users.noreply.github.com", "0 +0000").environment()
+
+
+def commit_tree_of(git: Git, tree: str, environment: Mapping[str, str], *parents: str) -> str:
+    """A commit that only stands for its tree in a merge."""
+    args = [arg for parent in parents for arg in ("-p", parent)]
+    return git.text("commit-tree", tree, *args, stdin=b"merge\n", env=environment)
+
+
 def merge_trees(git: Git, base: str, ours: str, theirs: str) -> tuple[str, tuple[str, ...]]:
     """Three-way merge of trees, as a cherry-pick would do it.
 
@@ -157,22 +168,16 @@ def merge_trees(git: Git, base: str, ours: str, theirs: str) -> tuple[str, tuple
         return theirs, ()
     if theirs in (base, ours):
         return ours, ()
-    who = Identity("pyggml", "pyggml@users.noreply.github.com", "0 +0000")
-    environment = who.environment()
-
-    def commit(tree: str, *parents: str) -> str:
-        args = [arg for parent in parents for arg in ("-p", parent)]
-        return git.text("commit-tree", tree, *args, stdin=b"merge\n", env=environment)
-
-    root = commit(base)
+    environment = merge_environment()
+    root = commit_tree_of(git, base, environment)
     status, out = git.status(
         "merge-tree",
         "--write-tree",
         "-z",
         "--name-only",
         "--no-messages",
-        commit(ours, root),
-        commit(theirs, root),
+        commit_tree_of(git, ours, environment, root),
+        commit_tree_of(git, theirs, environment, root),
     )
     parts = out.decode("utf-8", "surrogateescape").split("\0")
     return parts[0], tuple(dict.fromkeys(p for p in parts[1:] if p)) if status else ()

@@ -34,6 +34,8 @@ from pyggml.series.worktree import (
 )
 
 UNDO_DEPTH = 50
+PASSING = (".pyggml/rebase/state.json",)
+"""Files that undo does not bring back."""
 LOCK_AGE_SECONDS = 1.0
 _MARK = b"pyggml transaction\n"
 
@@ -68,7 +70,8 @@ class Change:
     undoes: int | None = None
 
     def inverse(self, undoes: int) -> Change:
-        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files)
+        # A rebase that was published is not under way again: its worktree is gone.
+        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path not in PASSING)
         return Change(
             f"undo of {self.doing}", self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
+from pyggml.series.rebase_state import refuse_rebase
 from pyggml.series.transaction import Record, publish, records, recover, work_tree_state
 from pyggml.series.worktree import check_ready, edits
 from pyggml.vendor.pins import read_pins
@@ -28,6 +29,7 @@ def undo_last(project: Project) -> Record:
                 "nothing to take back: no source is fetched yet", "Begin with: pyggml vendor fetch"
             )
         finished = recover(project, git)
+        refuse_rebase(project)
         if finished and finished.startswith("undo of "):
             raise PyggmlError(
                 f"the killed `{finished}` is finished now", "To go further back, run once more: pyggml undo"

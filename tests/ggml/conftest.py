@@ -34,10 +34,10 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-def by_name(devices: VirtualDevices, **states: SplitState) -> MetaDevice:
+def by_name(devices: VirtualDevices, trust: bool = False, **states: SplitState) -> MetaDevice:
     """A meta device over all of them, tensors spread by name, the others mirrored."""
     mirrored = SplitState.mirrored()
-    return MetaDevice(list(devices), lambda tensor: states.get(tensor.name, mirrored))
+    return MetaDevice(list(devices), lambda tensor: states.get(tensor.name, mirrored), trust_upstream=trust)
 
 
 def one_tensor(

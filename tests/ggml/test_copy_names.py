@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.ggml import Context, MetaDevice, Scheduler, SplitState, VirtualDevices, cpu
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 
 from .conftest import MakeDevices
 

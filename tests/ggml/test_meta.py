@@ -10,7 +10,7 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml import Axis, Context, Device, MetaDevice, SplitState, cpu
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 from pyggml.testing import ProcessDiedError
 
 from .conftest import MakeDevices, by_name, data_for, one_tensor

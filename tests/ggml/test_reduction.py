@@ -9,7 +9,7 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml import Context, Scheduler, SplitState, Tensor, VirtualDevices, cpu
-from pyggml.native.load import load
+from pyggml.ggml.library import load
 from pyggml.testing import ProcessDiedError
 
 from .conftest import MakeDevices, by_name
@@ -33,12 +33,17 @@ class Pair:
     """down @ (up @ x), `up` split by rows and `down` by columns."""
 
     def __init__(
-        self, vdev: VirtualDevices, lengths: list[int], rng: np.random.Generator, outputs: int = 9
+        self,
+        vdev: VirtualDevices,
+        lengths: list[int],
+        rng: np.random.Generator,
+        outputs: int = 9,
+        trust: bool = False,
     ) -> None:
         hidden = sum(lengths)
         self.up, self.down = whole_numbers(rng, hidden, 12), whole_numbers(rng, outputs, hidden)
         self.x = whole_numbers(rng, 5, 12)
-        self.meta = by_name(vdev, up=along(1, lengths), down=along(0, lengths))
+        self.meta = by_name(vdev, trust=trust, up=along(1, lengths), down=along(0, lengths))
         self.weights, self.context = Context("weights"), Context("graph")
         self.t_up = self.weights.tensor("f32", self.up.shape, "up")
         self.t_down = self.weights.tensor("f32", self.down.shape, "down")
@@ -189,7 +194,7 @@ def test_a_device_with_too_little_memory_for_results_says_so(devices: MakeDevice
 )
 def test_a_row_strided_result_is_read_back(devices: MakeDevices, rng: Any) -> None:
     """The raw level, as for a fused QKV: every device holds its part of the window."""
-    pair = Pair(devices(2), [8, 8], rng)
+    pair = Pair(devices(2), [8, 8], rng, trust=True)
     window = pair.context.ops.view_2d(pair.hidden, 8, 5, 64, 0)
     pair.run(pair.hidden, pair.context.ops.cont(window))
     bindings, row = load(), np.empty((5, 16), np.float32)
@@ -203,7 +208,7 @@ def test_a_row_strided_result_is_read_back(devices: MakeDevices, rng: Any) -> No
     reason="refused because upstream asserts contiguity, needs patch 0004 strided readback",
 )
 def test_a_row_strided_result_crosses_to_the_host(devices: MakeDevices, rng: Any) -> None:
-    pair = Pair(devices(2), [8, 8], rng)
+    pair = Pair(devices(2), [8, 8], rng, trust=True)
     window = pair.context.ops.view_2d(pair.hidden, 8, 5, 64, 0)
     result = pair.context.ops.scale(pair.context.ops.cont(window), 1.0)
     pair.scheduler.assign(result.sources[0], pair.scheduler.backends[1])
@@ -220,13 +225,36 @@ def test_a_row_strided_result_crosses_to_the_host(devices: MakeDevices, rng: Any
     reason="GGML_ASSERT(i_start == cgraph->n_nodes): a graph that ends in a host view; needs its own patch",
 )
 def test_a_graph_may_end_in_a_view_of_host_memory(devices: MakeDevices, rng: Any) -> None:
-    pair = Pair(devices(2), [8, 8], rng)
+    pair = Pair(devices(2), [8, 8], rng, trust=True)
     host = Context("host")
     cache = host.tensor("f32", 16, "cache")
     host.allocate(cpu())
     result = pair.context.ops.scale(pair.product, 1.0)
     pair.run(result, pair.context.ops.view_1d(cache, 8, 0))
     assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+def test_a_graph_that_ends_in_a_host_view_is_refused(devices: MakeDevices, rng: Any) -> None:
+    pair = Pair(devices(2), [8, 8], rng)
+    host = Context("host")
+    cache = host.tensor("f32", 16, "cache")
+    host.allocate(cpu())
+    with pytest.raises(PyggmlError, match="ends in a view of host memory"):
+        pair.run(pair.context.ops.scale(pair.product, 1.0), pair.context.ops.view_1d(cache, 8, 0))
+
+
+def test_what_pyggml_does_not_know_is_refused_unless_upstream_is_trusted(
+    devices: MakeDevices, rng: Any
+) -> None:
+    for trust in (False, True):
+        pair = Pair(devices(2), [8, 8], rng, trust=trust)
+        made = pair.context.ops.cpy(pair.hidden, pair.context.tensor("f32", (5, 16), "to").mark_input())
+        if trust:
+            continue
+        with pytest.raises(
+            PyggmlError, match=r"does not know how a MetaDevice computes CPY.*\n.*trust_upstream"
+        ):
+            pair.run(made)
 
 
 @pytest.mark.isolated
@@ -239,11 +267,13 @@ def test_attention_with_a_cache_on_the_host_is_split_by_heads(devices: MakeDevic
     heads, size, tokens, cells = 4, 8, 3, 32
     wq, x = whole_numbers(rng, heads * size, 6) / 8, whole_numbers(rng, tokens, 6) / 8
     k, v = (rng.standard_normal((cells, heads * size), np.float32) for _ in range(2))
-    cache_split = along(0, [2 * size, 2 * size])
     meta = by_name(
-        devices(2), wq=along(1, [2 * size] * 2), cache_k_l0=along(2, [2, 2]), cache_v_l0=along(2, [2, 2])
+        devices(2),
+        trust=True,
+        wq=along(1, [2 * size] * 2),
+        cache_k_l0=along(2, [2, 2]),
+        cache_v_l0=along(2, [2, 2]),
     )
-    assert cache_split.is_split
     weights, host, context = Context("weights"), Context("host"), Context("graph")
     t_wq = weights.tensor("f32", wq.shape, "wq")
     weights.allocate(meta).usage = "weights"

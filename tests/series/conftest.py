@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rebase_helpers import NEW, OLD, TwoPins, four_patches, make_two_pins
 from series_helpers import Sandbox, make_sandbox
 
 from pyggml.project import Project
@@ -58,3 +59,17 @@ def three(tmp_path: Path, with_three: Path) -> Sandbox:
     """A project with three patches, all applied."""
     shutil.copytree(with_three, tmp_path / "box", symlinks=True)
     return Sandbox(Project(tmp_path / "box" / "project"))
+
+
+@pytest.fixture(scope="session")
+def with_two_pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pins") / "box"
+    four_patches(make_two_pins(directory, OLD, NEW))
+    return directory
+
+
+@pytest.fixture
+def four(tmp_path: Path, with_two_pins: Path) -> TwoPins:
+    """Four applied patches on pin `one`; the third conflicts on pin `two`."""
+    shutil.copytree(with_two_pins, tmp_path / "box", symlinks=True)
+    return TwoPins(Project(tmp_path / "box" / "project"))

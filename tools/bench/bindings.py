@@ -61,9 +61,10 @@ def c_library() -> Any:
 
 
 def calls(c: Any) -> list[float]:
-    """Seconds of ggml_row_size, two numbers in and one out: raw, typed (a type's row_bytes), ctypes."""
+    """Seconds of ggml_row_size, two numbers in and one out: raw and ctypes; typed is Tensor.nbytes."""
     kind, count = tensor_type("q8_0"), 10_000
-    number, lib = kind.number, load().lib
+    number, lib, context = kind.number, load().lib, Context()
+    tensor = context.tensor("f32", 4096)
 
     def by_raw() -> None:
         function = lib.ggml_row_size
@@ -71,9 +72,8 @@ def calls(c: Any) -> list[float]:
             function(number, 4096)
 
     def by_typed() -> None:
-        function = kind.row_bytes
         for _ in range(count):
-            function(4096)
+            tensor.nbytes  # noqa: B018
 
     def by_ctypes() -> None:
         function = c.ggml_row_size

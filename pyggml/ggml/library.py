@@ -1,0 +1,20 @@
+"""The bindings of this process, found once: native.load checks every time where the build lies."""
+
+from __future__ import annotations
+
+from pyggml.native import load as native
+from pyggml.native.load import Bindings
+
+_bindings: Bindings | None = None
+
+
+def load() -> Bindings:
+    """The bindings that this process has loaded, or those of the active build.
+
+    Raises:
+        PyggmlError: see pyggml.native.load.load.
+    """
+    global _bindings
+    if _bindings is None:
+        _bindings = native.load()
+    return _bindings

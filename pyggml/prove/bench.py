@@ -1,0 +1,118 @@
+"""A private copy of the stack that is moved from patch to patch and built there; the user's tree is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.project import Project
+from pyggml.series.checkout import make_checkout, move_checkout
+from pyggml.series.engine import Workspace
+
+SOURCE = "PYGGML_SOURCE"
+"""The environment variable that names the tree of the step to tests and commands."""
+
+Say = Callable[[str], None]
+
+
+class Bench(Protocol):
+    """Where a step of the stack is made ready."""
+
+    def at(self, head: str, tree: str) -> Mapping[str, str]:
+        """Bring commit `head` with `tree` there; gives what to add to a command's environment.
+
+        Raises:
+            PyggmlError: it does not build.
+        """
+        ...
+
+
+class TreeBench:
+    """The files alone, without a build."""
+
+    def __init__(self, work: Workspace) -> None:
+        self.work = work
+        self.place = work.project.state_dir / "prove" / work.pin.name / "tree"
+
+    def at(self, head: str, tree: str) -> Mapping[str, str]:
+        self.move(head, tree)
+        return {SOURCE: str(self.place)}
+
+    def move(self, head: str, tree: str) -> Git:
+        git = Git(self.place / ".git", self.place)
+        # A process that was killed half-way leaves a lock; nobody else works here (see bench_lock).
+        (git.git_dir / "index.lock").unlink(missing_ok=True)
+        if git.git_dir.is_dir():
+            with contextlib.suppress(PyggmlError):
+                move_checkout(git, head, tree)
+                return git
+        return make_checkout(self.work.git, self.place, head, tree)
+
+
+class BuildBench(TreeBench):
+    """The files and their build, in one build directory of its own: each step compiles what it touches."""
+
+    def __init__(self, work: Workspace, say: Say, jobs: int | None = None, *, python: bool = True) -> None:
+        super().__init__(work)
+        self.say = say
+        self.jobs = jobs
+        self.python = python
+
+    def at(self, head: str, tree: str) -> Mapping[str, str]:
+        from pyggml.build.cmake import build_tree
+        from pyggml.build.machine import read_machine
+        from pyggml.build.plan import BuildOptions, make_plan
+        from pyggml.build.source import Source
+        from pyggml.build.times import follow_contents
+        from pyggml.build.toolchain import find_toolchain
+        from pyggml.native.assemble import make_python_side
+        from pyggml.native.preprocess import missing_headers
+
+        git = self.move(head, tree)
+        machine = read_machine()
+        tools = find_toolchain(machine.arch, self.say)
+        options = BuildOptions(jobs=self.jobs, variant=f"{self.work.pin.name}-prove")
+        plan = make_plan(self.place, self.work.project.build_dir, self.work.pin.name, options, machine, tools)
+        source = Source(self.place, self.work.pin.name, head, tree, False)
+        result = build_tree(
+            plan, tools, source, prepare=lambda directory: follow_contents(git, directory), say=self.say
+        )
+        self.say(f"built {result.steps} steps in {result.seconds:.0f} s")
+        if self.python and not missing_headers(self.place):
+            make_python_side(result.build, self.place, say=self.say)
+        path = f"{result.build.bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {
+            SOURCE: str(self.place),
+            "PYGGML_BUILD": str(result.build.directory),
+            "PYGGML_TESTS_PREPARED": "1",
+            "PATH": path,
+        }
+
+
+@contextlib.contextmanager
+def bench_lock(project: Project, doing: str) -> Iterator[None]:
+    """Keep others from the private tree meanwhile; the project itself stays usable.
+
+    Raises:
+        PyggmlError: another process is at work there.
+    """
+    import filelock
+
+    place = project.make_state_dir() / "prove"
+    place.mkdir(exist_ok=True)
+    try:
+        with filelock.FileLock(place / "lock", timeout=1):
+            yield
+    except filelock.Timeout as error:
+        raise PyggmlError(
+            f"`{doing}` cannot begin: another prove, bisect or compiling rebase is at work",
+            "Wait until it has finished, or stop it, and run the command again.",
+        ) from error
+
+
+def first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

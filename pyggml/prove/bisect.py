@@ -1,0 +1,81 @@
+"""`pyggml patch bisect`: the first patch at which what a command gives changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyggml.errors import PyggmlError
+from pyggml.prove.bench import Bench
+from pyggml.prove.child import Ended, run_child
+from pyggml.series.engine import Workspace, canonical
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One position tried: how many patches are applied, and the exit status (negative: a signal)."""
+
+    applied: int
+    status: int
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """The patch `number` (from 1): with one patch less the command gives `before`, with it `after`."""
+
+    pin: str
+    number: int
+    name: str
+    subject: str
+    before: int
+    after: int
+    probes: tuple[Probe, ...]
+
+
+def bisect_series(
+    work: Workspace,
+    bench: Bench,
+    command: Sequence[str],
+    cwd: Path,
+    report: Callable[[Probe, Ended], None] = lambda probe, ended: None,
+) -> BisectResult:
+    """Find the first patch at which the command's exit status changes, assuming that it changes once.
+
+    Args:
+        cwd: where the command runs; PYGGML_SOURCE, PYGGML_BUILD and PATH lead it to the step's files.
+
+    Raises:
+        PyggmlError: the command gives the same on the bare pin and on the whole series, a step does not
+            build, or the command cannot be started.
+    """
+    stack = canonical(work)
+    if not stack:
+        raise PyggmlError(f"the series on pin {work.pin.name} is empty: there is nothing to look through")
+    heads = [(work.base, work.series.base), *((commit.id, commit.tree) for commit in stack)]
+    probes: list[Probe] = []
+
+    def probe(applied: int) -> int:
+        env = bench.at(*heads[applied])
+        ended = run_child(command, env, cwd)
+        found = Probe(applied, ended.status if ended.status is not None else -1)
+        probes.append(found)
+        report(found, ended)
+        return found.status
+
+    low, high = 0, len(stack)
+    before, after = probe(low), probe(high)
+    if before == after:
+        raise PyggmlError(
+            f"the command ends with status {before} on the bare pin and on all {high} patches alike",
+            "Let it exit with different statuses for good and bad, e.g. with: sh -c '… | grep -q WORD'",
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        status = probe(middle)
+        if status == before:
+            low = middle
+        else:
+            high, after = middle, status
+    name = work.series.patches[high - 1].name
+    return BisectResult(work.pin.name, high, name, stack[high - 1].subject, before, after, tuple(probes))

@@ -1,0 +1,49 @@
+"""The check of `pyggml patch rebase --compile`: does the new commit build?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyggml.errors import PyggmlError
+from pyggml.project import Project
+from pyggml.prove.bench import BuildBench, bench_lock
+from pyggml.series.engine import Workspace
+from pyggml.series.model import Series
+from pyggml.series.verdict import Step
+
+
+def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Callable[[Step], str | None]:
+    """A check that builds each commit of a rebase in the private tree of the new pin.
+
+    Returns:
+        a function that gives None for a commit that builds, else the first error of the compiler.
+    """
+    bench: BuildBench | None = None
+
+    def check(step: Step) -> str | None:
+        nonlocal bench
+        if step.commit is None:
+            return None
+        if bench is None:
+            bench = BuildBench(_bare(project, onto), say, python=False)
+        say(f"building with {step.patch.name}")
+        with bench_lock(project, "patch rebase --compile"):
+            try:
+                bench.at(step.commit.id, step.commit.tree)
+            except PyggmlError as error:
+                return "\n".join(line for line in (error.message, error.hint or "") if line)
+        return None
+
+    return check
+
+
+def _bare(project: Project, pin: str) -> Workspace:
+    """The pin without looking at its series, which may be half-made or missing."""
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import base_commit, repository
+
+    pins = read_pins(project)
+    found = pins.get(pin)
+    directory = project.patches_dir / found.name
+    git, base = repository(project, pins), base_commit(project, pins, found)
+    return Workspace(project, pins, found, git, base, directory, Series(found.name, found.tree, ()))

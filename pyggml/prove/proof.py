@@ -1,0 +1,93 @@
+"""One pytest node id, run in a process of its own, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyggml.prove.child import run_child
+
+TIME_LIMIT_SECONDS = 1800.0
+PASSED, FAILED, ERROR, SKIPPED, CRASHED, MISSING, TIMEOUT = (
+    "passed",
+    "failed",
+    "error",
+    "skipped",
+    "crashed",
+    "missing",
+    "timeout",
+)
+_MISSING_STATUS = (4, 5)
+"""pytest's exit statuses for a node id that is not there and for no test at all."""
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """The outcome of one node id.
+
+    Attributes:
+        outcome: `passed`, `failed`, `error` (in a fixture or in collecting), `skipped` (all of it),
+            `crashed` (the process died), `missing` or `timeout`.
+        text: failure messages and the end of the output, to look for the reason in.
+    """
+
+    node: str
+    outcome: str
+    text: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The line that says most: pytest's `E   …` one, or the last."""
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        marked = [line[1:].strip() for line in lines if line.startswith("E ")]
+        return (marked or lines[-1:] or [""])[0][:200]
+
+
+def run_node(node: str, env: Mapping[str, str], root: Path, limit: float = TIME_LIMIT_SECONDS) -> NodeResult:
+    """Run one pytest node id.
+
+    Args:
+        env: selects the build.
+        root: the directory that node ids are relative to.
+    """
+    with tempfile.TemporaryDirectory(prefix="pyggml-proof-") as scratch:
+        report = Path(scratch) / "report.xml"
+        # Without capturing: what a dying process said is the reason then, and it would be lost with it.
+        options = ("-p", "no:cacheprovider", f"--junitxml={report}", "-q", "--capture=no")
+        command = [sys.executable, "-m", "pytest", *options, node]
+        ended = run_child(command, env, root, limit)
+        if ended.status is None:
+            return NodeResult(node, TIMEOUT, f"{ended.output}\nnot finished after {limit:g} s")
+        if ended.status in _MISSING_STATUS:
+            return NodeResult(node, MISSING, ended.output)
+        counts, text = _read(report)
+    if not counts or ended.status < 0:
+        return NodeResult(node, CRASHED, f"{ended.output}\nthe process ended with status {ended.status}")
+    for outcome in (FAILED, ERROR, PASSED, SKIPPED):
+        if counts.get(outcome):
+            told = {PASSED: "", SKIPPED: text}.get(outcome, f"{text}\n{ended.output}")
+            return NodeResult(node, outcome, told)
+    return NodeResult(node, ERROR, ended.output)
+
+
+def _read(report: Path) -> tuple[dict[str, int], str]:
+    """How many test cases ended how, and what the failed ones said."""
+    from xml.etree import ElementTree
+
+    try:
+        root = ElementTree.fromstring(report.read_bytes())  # noqa: S314 -- written by our own child a moment ago
+    except (OSError, ElementTree.ParseError):
+        return {}, ""
+    counts: dict[str, int] = {}
+    told: list[str] = []
+    for case in root.iter("testcase"):
+        found = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
+        tag = "" if found is None else found.tag
+        outcome = {"failure": FAILED, "error": ERROR, "skipped": SKIPPED}.get(tag, PASSED)
+        counts[outcome] = counts.get(outcome, 0) + 1
+        if found is not None:
+            told.append(f"{found.get('message', '')}\n{found.text or ''}")
+    return counts, "\n".join(told)
