@@ -301,7 +301,7 @@ def test_devices_are_listed_only_while_they_are_active(devices: MakeDevices) -> 
 @pytest.mark.xfail(
     strict=True,
     raises=ProcessDiedError,
-    reason="GGML_ASSERT(tensor->ne[3] == 1): segments of 4-D tensors, needs patch 0002 head-split leaves",
+    reason="GGML_ASSERT(tensor->ne[3] == 1): segments of 4-D tensors; no cache leaf has them and no patch is planned",
 )
 def test_segments_of_a_tensor_of_several_streams_are_written(devices: MakeDevices, rng: Any) -> None:
     """The raw level: Tensor.set refuses it, until upstream can."""

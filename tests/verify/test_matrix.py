@@ -53,13 +53,11 @@ def test_split_by_tensor_is_within_the_bound(lively: Lively, matrix: Matrix, arc
         assert record.sensitivity is not None and record.sensitivity > 1e-3
 
 
-@pytest.mark.xfail(strict=True, reason="needs patch 0002: a host-resident cache is not split by head")
 def test_host_resident_cache_is_identical(lively: Lively, matrix: Matrix) -> None:
     found = rows(matrix(lively("llama")))
     assert found["tensor 2 host f16"].verdict == "identical"
 
 
-@pytest.mark.xfail(strict=True, reason="needs the patch of a device without work, whose NaN is reduced")
 def test_poisoned_memory_of_a_device_without_heads_is_not_read(lively: Lively, matrix: Matrix) -> None:
     record = rows(matrix(lively("llama"), devices=(3,), kv=("device",)))["tensor 3 device f16"]
     assert record.verdict == "within"
