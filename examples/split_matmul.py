@@ -6,10 +6,10 @@ from pyggml.ggml import Context, MetaDevice, Scheduler, SplitState, VirtualDevic
 
 random = np.random.default_rng(1)
 up, down, x = (random.standard_normal(shape, np.float32) for shape in [(64, 32), (48, 64), (5, 32)])
+axes = {"up": 1, "down": 0}  # as ggml counts them: a weight's outputs are axis 1, its inputs axis 0
 with VirtualDevices(4) as devices:
-    # ggml counts axes from the innermost: a weight's outputs are axis 1, its inputs axis 0.
-    meta = MetaDevice(list(devices), lambda one: SplitState.even(one, int(one.name == "up"), len(devices)))
-    weights, graph_context = Context("weights"), Context("graph")
+    split = lambda t: SplitState.even(t, axes[t.name], 4) if t.name in axes else SplitState.mirrored()  # noqa: E731
+    meta, weights, graph_context = MetaDevice(list(devices), split), Context("weights"), Context("graph")
     tensors = [weights.tensor("f32", array.shape, name) for name, array in (("up", up), ("down", down))]
     weights.allocate(meta).usage = "weights"
     tensors[0].set(up)

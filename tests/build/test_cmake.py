@@ -205,7 +205,8 @@ def test_full_disk_gets_its_own_message(builder: Builder, tmp_path: Path) -> Non
 
 
 SLOW_BUILD = """\
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts in the background
 from pathlib import Path
 from dataclasses import replace
 from pyggml.build.cmake import build_tree
