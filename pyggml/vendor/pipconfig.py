@@ -12,7 +12,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DEFAULT_INDEX = "https://pypi.org/simple"
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+DEFAULT_INDEX = PYPI_SIMPLE_ENDPOINT.rstrip("/")
 _DEFAULT_TIMEOUT_SECONDS = 15.0
 _SECTIONS = ("global", "install", "download", ":env:")
 """Later ones win, as in pip (https://pip.pypa.io/en/stable/topics/configuration/)."""

@@ -204,12 +204,11 @@ def test_find_sdist_of_a_version_that_is_not_there(index: Index) -> None:
 
 
 def test_pip_settings_environment_over_section_over_global() -> None:
+    index = "{}.index-url='https://{}.example/simple'\n"
     sources = from_settings(
-        "global.index-url='https://global.example/simple'\n"
-        "global.find-links='\\n/one\\n/two'\n"
-        "download.index-url='https://download.example/simple'\n"
-        "wheel.index-url='https://wheel.example/simple'\n"
-        ":env:.extra-index-url='https://a.example/simple https://b.example/simple'\n"
+        "".join(index.format(section, section) for section in ("global", "download", "wheel"))
+        + "global.find-links='\\n/one\\n/two'\n"
+        ":env:.extra-index-url='" + "https://a.example/simple https://b.example/simple" + "'\n"
         ":env:.default-timeout='180'\n"
         "global.cert='/certs.pem'\nglobal.proxy='http://proxy.example:3128'\n"
         "nonsense\nglobal.timeout=__import__('os')\n"
