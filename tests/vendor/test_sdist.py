@@ -204,9 +204,9 @@ def test_find_sdist_of_a_version_that_is_not_there(index: Index) -> None:
 
 
 def test_pip_settings_environment_over_section_over_global() -> None:
-    index = "{}.index-url='https://{}.example/simple'\n"
+    index = "{}.index-url='{}://{}.example/simple'\n"
     sources = from_settings(
-        "".join(index.format(section, section) for section in ("global", "download", "wheel"))
+        "".join(index.format(section, "https", section) for section in ("global", "download", "wheel"))
         + "global.find-links='\\n/one\\n/two'\n"
         ":env:.extra-index-url='" + "https://a.example/simple https://b.example/simple" + "'\n"
         ":env:.default-timeout='180'\n"
