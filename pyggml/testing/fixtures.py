@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyggml.build.record import Build
+    from pyggml.ggml import Device, Scheduler
     from pyggml.native.environment import VirtualDevices
 
 
@@ -17,6 +18,12 @@ class MakeDevices(Protocol):
     """What the fixture `virtual_devices` gives."""
 
     def __call__(self, count: int | None = None, **options: Any) -> VirtualDevices: ...
+
+
+class MakeScheduler(Protocol):
+    """What the fixture `scheduler` gives."""
+
+    def __call__(self, *devices: Device, **options: Any) -> Scheduler: ...
 
 
 class TinyModel(Protocol):
@@ -80,6 +87,27 @@ def virtual_devices(pyggml_build: Build, monkeypatch: pytest.MonkeyPatch) -> Ite
     lib.pyggml_vdev_fault_clear()
     lib.pyggml_vdev_ledger_enable(0)
     lib.pyggml_vdev_ledger_clear()
+
+
+@pytest.fixture
+def scheduler(pyggml_build: Build) -> Iterator[MakeScheduler]:
+    """`scheduler(device, ...)`: a Scheduler over backends of these devices and the CPU, until the test ends.
+
+    Options are those of pyggml.ggml.Scheduler; without devices it is the CPU's alone.
+    """
+    from pyggml.ggml import Scheduler, cpu
+    from pyggml.native.load import load
+
+    load(pyggml_build)
+    made: list[Scheduler] = []
+
+    def make(*devices: Device, **options: Any) -> Scheduler:
+        made.append(Scheduler([*(device.backend() for device in devices), cpu().backend()], **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.fixture(scope="session")
