@@ -67,6 +67,21 @@ _PINNED = {
 }
 _PIN_ARGS = tuple(arg for key, value in _PINNED.items() for arg in ("-c", f"{key}={value}"))
 
+DIFF_FORMAT = (
+    "--full-index",
+    "--binary",
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+    "--indent-heuristic",
+)
+"""The options that make a diff the same bytes everywhere, for every command that prints one."""
+
 _KEPT_FROM_ENVIRONMENT = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY_", "GIT_HTTP_", "GIT_ASKPASS", "GIT_EXEC_PATH")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyggml.git import Git
+from pyggml.git.runner import DIFF_FORMAT
 from pyggml.series.diff import FileDiff, Hunk, parse_diff, split_lines
 from pyggml.series.functions import enclosing, has_functions
 from pyggml.series.placement import find_places
@@ -17,17 +18,7 @@ DIFF = (
     "diff-tree",
     "-r",
     "-p",
-    "--full-index",
-    "--binary",
-    "--no-color",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--unified=3",
-    "--inter-hunk-context=0",
-    "--diff-algorithm=myers",
-    "--indent-heuristic",
+    *DIFF_FORMAT,
 )
 Read = Callable[[str], bytes | None]
 

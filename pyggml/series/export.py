@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
+from pyggml.git.runner import DIFF_FORMAT
 from pyggml.series.mail import PatchMail, read_patch
 from pyggml.series.stack import Commit
 
@@ -24,19 +25,9 @@ _FORMAT = (
     "--no-signoff",
     "--encode-email-headers",
     "--subject-prefix=PATCH",
-    "--full-index",
-    "--binary",
     "--find-renames",
     "--stat=78,60",
-    "--no-color",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--unified=3",
-    "--inter-hunk-context=0",
-    "--diff-algorithm=myers",
-    "--indent-heuristic",
+    *DIFF_FORMAT,
 )
 
 
