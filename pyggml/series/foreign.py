@@ -144,7 +144,8 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
     for line in text.splitlines():
         if field := _FIELD.fullmatch(line):
             fields.setdefault(field[1].lower(), field[2].strip())
-    subject = fields.get("description") or fields.get("subject") or re.sub(r"\.(patch|diff)$", "", path.name)
+    subject = _bare(fields.get("description", "")) or _bare(fields.get("subject", ""))
+    subject = subject or re.sub(r"\.(patch|diff)$", "", path.name)
     who = _ADDRESS.match(fields.get("author") or fields.get("from") or "")
     name, email = (who[1].strip(), who[2].strip()) if who else UNKNOWN_AUTHOR
     date = raw_date(fields.get("date", ""))
@@ -153,6 +154,17 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
     body = text.strip().removesuffix("---").strip()
     message = clean_message(" ".join(subject.split()) + "\n\n" + body)
     return PatchMail(Identity(name or email, email, date), _survivable(message), diff)
+
+
+def _bare(subject: str) -> str:
+    """The subject without what `git am` takes for the mail's, such as `Re: [PATCH 2/3]`.
+
+    Source: git's mailinfo.c, `cleanup_subject` with `-b`.
+    """
+    head = re.match(r"(?:[\s:]|re:|\[[^\]]*\])*", subject, re.IGNORECASE)
+    end = head.end() if head else 0
+    kept = [tag for tag in re.findall(r"\[[^\]]*\]", subject[:end]) if "PATCH" not in tag]
+    return " ".join([*kept, subject[end:]]).strip()
 
 
 def _midnight(day: str) -> str:

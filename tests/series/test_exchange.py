@@ -76,6 +76,28 @@ def test_a_quilt_series_gives_what_patch_gives(box: Sandbox, tmp_path: Path) -> 
     assert box.ok("patch", "verify").code == 0
 
 
+@pytest.mark.parametrize("subject", ["[PATCH] add a line", "Re: [PATCH v2 1/3] add a line", "[security] [PATCH] x"])
+def test_a_mail_with_words_before_it(box: Sandbox, tmp_path: Path, subject: str) -> None:
+    """Debian's curl has such patches: git takes `[PATCH]` off a subject, so it cannot stay in the message's."""
+    mail = f"""This is based on work of others.
+
+From 08b8ef4e726ba10f45081ecda5b3cea788d3c839 Mon Sep 17 00:00:00 2001
+From: Ada <ada@example.org>
+Date: Mon, 25 Apr 2022 16:24:33 +0200
+Subject: {subject}
+
+Why.
+---
+ src/scale.c | 1 +
+"""
+    diff = QUILT["fix-scale.patch"].partition("\n")[2]
+    quilt = write_files(tmp_path / "quilt", {"series": "a.patch\n", "a.patch": mail + diff})
+    box.ok("patch", "import", str(quilt))
+    assert box.git("log", "-1", "--format=%s") in ("add a line", "[security] x")
+    assert box.git("log", "-1", "--format=%an <%ae>, %at") == "Ada <ada@example.org>, 1650896673"
+    assert "This is based on work of others." in box.git("log", "-1", "--format=%b")
+    assert box.ok("patch", "verify").code == 0
+
 def test_import_is_all_or_nothing_and_names_the_patch(box: Sandbox, tmp_path: Path) -> None:
     files = dict(QUILT)
     files["dep3.patch"] = files["dep3.patch"].replace(" exit 0", " exit 1")
