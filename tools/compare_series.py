@@ -80,7 +80,10 @@ class Project:
 
     def patches(self, pin: str) -> dict[str, bytes]:
         """Name to content of the patch files, in order."""
-        return {path.name[5:-6]: path.read_bytes() for path in sorted((self.root / "patches" / pin).glob("*.patch"))}
+        return {
+            path.name[5:-6]: path.read_bytes()
+            for path in sorted((self.root / "patches" / pin).glob("*.patch"))
+        }
 
     def tree(self) -> str:
         return git(self.work_tree, "rev-parse", "HEAD^{tree}")
@@ -114,7 +117,9 @@ def unpack(dsc: Path, work: Path) -> Package:
     for patch in read_foreign((series,)):
         files[slug(patch.title, files)] = Path(patch.label)
     upstream = re.sub(r"^\d+:|-[^-]*$", "", version)
-    return Package(f"{name} {version}", re.sub(r"[^\w.-]", "_", upstream), dsc, archives["orig"], series, files)
+    return Package(
+        f"{name} {version}", re.sub(r"[^\w.-]", "_", upstream), dsc, archives["orig"], series, files
+    )
 
 
 def change(data: bytes) -> Counter[tuple[object, ...]]:
@@ -122,7 +127,9 @@ def change(data: bytes) -> Counter[tuple[object, ...]]:
     return Counter((block.path, block.removed, block.added) for block in blocks_of(parse_diff(data)))
 
 
-def rebase(project: Project, theirs: dict[str, bytes], onto: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def rebase(
+    project: Project, theirs: dict[str, bytes], onto: str
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Rebase to the end.
 
     Returns:
@@ -148,7 +155,11 @@ def rebase(project: Project, theirs: dict[str, bytes], onto: str) -> tuple[list[
             args = ["--continue", *resolve(Path(dossier["worktree"]), theirs[name])]
             if args == ["--continue", "fails"]:
                 stops[name] += ", and the newer package's version does not apply"
-                args = ["--skip", "--reason", "the newer package's version does not apply without its new patches"]
+                args = [
+                    "--skip",
+                    "--reason",
+                    "the newer package's version does not apply without its new patches",
+                ]
 
 
 def resolve(tree: Path, patch: bytes) -> list[str]:
@@ -162,7 +173,9 @@ def resolve(tree: Path, patch: bytes) -> list[str]:
     return [word for path in gone for word in ("--remove", path)]
 
 
-def compared(older: Package, newer: Package, name: str, ours: bytes | None, theirs: bytes | None) -> tuple[str, bool]:
+def compared(
+    older: Package, newer: Package, name: str, ours: bytes | None, theirs: bytes | None
+) -> tuple[str, bool]:
     """The newer package's file in words, and whether the rebase came to the same."""
     if theirs is None:
         return "dropped", ours is None
@@ -176,7 +189,11 @@ def kept_only(newer: Package, names: list[str], work: Path) -> Path:
     place = work / "kept"
     shutil.copytree(newer.series, place)
     files = [str(path.relative_to(newer.series)) for name, path in newer.files.items() if name in names]
-    lines = [line for line in (place / "series").read_text().splitlines() if line.split()[:1] and line.split()[0] in files]
+    lines = [
+        line
+        for line in (place / "series").read_text().splitlines()
+        if line.split()[:1] and line.split()[0] in files
+    ]
     (place / "series").write_text("".join(f"{line}\n" for line in lines))
     return place
 
@@ -198,7 +215,9 @@ def dpkg_tree(package: Package, work: Path) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("older", type=Path)
     parser.add_argument("newer", type=Path)
     parser.add_argument("--work", type=Path, help="keep everything in this new directory")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyggml.git.runner import GitError, run_outside
 from pyggml.series.blocks import Read, numbered, shown
-from pyggml.series.diff import FileDiff, Hunk
+from pyggml.series.diff import FileDiff, Hunk, split_lines
 from pyggml.series.placement import result
 
 
@@ -59,7 +59,14 @@ def _merged(
     if base == ours:
         return False
     theirs = result(replace(diff, hunks=(hunk,)), base)
-    return theirs == ours or merge_contents(base, ours, theirs) == ours
+    return theirs == ours or (_possible(hunk, ours) and merge_contents(base, ours, theirs) == ours)
+
+
+def _possible(hunk: Hunk, ours: bytes) -> bool:
+    """Whether every line that the hunk adds stands in `ours`; if not, no merge needs to be tried."""
+    lines = {line.rstrip(b"\r\n") for line in split_lines(ours)}
+    added = (line[1:].rstrip(b"\r\n") for line in hunk.lines if line.startswith(b"+"))
+    return all(line in lines for line in added)
 
 
 def merge_contents(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:

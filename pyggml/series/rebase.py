@@ -19,7 +19,7 @@ from pyggml.series.model import Patch
 from pyggml.series.rerere import Decision, make_resolution, replay
 from pyggml.series.stack import Commit, commit_tree
 from pyggml.series.threeway import Merge, merge
-from pyggml.series.verdict import EMPTY, SKIPPED, UPSTREAM, Judged, Step, judge, renamed_paths
+from pyggml.series.verdict import CONFLICT, EMPTY, SKIPPED, UPSTREAM, Judged, Step, judge, renamed_paths
 
 PICK, EDIT, SKIP, GONE = "pick", "edit", "skip", "upstream"
 Check = Callable[[Step], str | None]
@@ -205,7 +205,10 @@ def decided(plan: Plan, steps: Sequence[Step]) -> dict[str, Decision]:
             change = change_id(plan.source.git, trees[step.number - 1], trees[step.number])
         elif old.resolution is not None:
             result = step.commit.tree if step.commit else None
-            resolution = make_resolution(plan.onto.git, step.mechanical, result) if result else old.resolution
+            conflicting = step.verdict == CONFLICT
+            resolution = old.resolution
+            if result:
+                resolution = make_resolution(plan.onto.git, step.mechanical, result, conflicting=conflicting)
         keys = {move.key for move in step.judged.hunks if move.function_changed}
         found[name] = Decision(
             name,

@@ -103,7 +103,7 @@ def _plan(work: Workspace, onto: Workspace, new: Workspace) -> Plan:
             confirmed=tuple(dict.fromkeys(move.key for move in judged.hunks if move.function_changed)),
             message=_message(stack[number - 1], made[place]),
             entry=_entry(old, new.series.patches[place]),
-            resolution=make_resolution(work.git, merged.tree, result),
+            resolution=make_resolution(work.git, merged.tree, result, conflicting=bool(merged.stages)),
         )
         tree = result
     return replace(Plan(work, stack, onto, tuple(todo)), decisions=decisions)

@@ -36,6 +36,10 @@ def step_lines(step: Step) -> list[str]:
         out.append(
             f"     look: deletes a line of upstream that the old patch did not: {path}: {line.strip()}"
         )
+    for path, directory in step.judged.left_behind:
+        out.append(
+            f"     look: upstream moved the files beside {path} to {directory}; the new file stays behind"
+        )
     return out
 
 
@@ -87,6 +91,7 @@ def step_document(step: Step) -> dict[str, Any]:
             for move in step.judged.hunks
         ],
         "deleted_upstream_lines": [{"path": path, "line": line} for path, line in step.judged.deleted],
+        "left_behind": [{"path": path, "directory": to} for path, to in step.judged.left_behind],
         "commit": step.commit.id if step.commit else None,
         "tree": step.commit.tree if step.commit else None,
     }

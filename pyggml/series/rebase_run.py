@@ -321,6 +321,11 @@ def _taken_in(
 ) -> RebaseState:
     """The state with the worktree's content as a decision."""
     place = tree_place(project, state.onto)
+    if place.is_dir() and not (place / ".git").exists():
+        raise PyggmlError(
+            f"{place}: its .git is gone, so what was edited there cannot be told from the rest",
+            f"Move {place} elsewhere; {NEXT} makes it anew, then copy the files that you resolved into it",
+        )
     if not (place / ".git").is_dir():
         write_state(project, replace(state, waiting=None))
         raise PyggmlError(
@@ -344,7 +349,7 @@ def _taken_in(
         )
     old = state.decisions.get(waiting.name, Decision(waiting.name))
     confirmed = tuple(dict.fromkeys((*old.confirmed, *waiting.unconfirmed))) if confirm else old.confirmed
-    resolution = make_resolution(git, waiting.mechanical, tree)
+    resolution = make_resolution(git, waiting.mechanical, tree, conflicting=bool(waiting.paths))
     decision = replace(old, action=PICK, resolution=resolution, confirmed=confirmed)
     edited = tuple(dict.fromkeys((*state.edited, waiting.name))) if waiting.kind == "edit" else state.edited
     return replace(state, decisions={**state.decisions, waiting.name: decision}, edited=edited)

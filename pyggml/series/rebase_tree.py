@@ -48,7 +48,8 @@ def resolved_tree(git: Git, waiting: Waiting, removable: Collection[str]) -> str
             f"{where}: edits are stashed there",
             f"Bring them back (git -C {where} stash pop) or drop them; then: {NEXT}",
         )
-    untracked = edits(git).untracked
+    found = edits(git)
+    untracked = found.untracked
     if untracked:
         raise PyggmlError(
             f"{where / untracked[0] if where else untracked[0]} is not known to git: is it part of the patch?",
@@ -62,7 +63,20 @@ def resolved_tree(git: Git, waiting: Waiting, removable: Collection[str]) -> str
                 f"Bring it back, or, if the patch is to remove it: {NEXT} --remove {change.path}",
             )
     _refuse_marks(git, waiting, tree)
+    _refuse_undecided(git, waiting, tree, found.unmerged)
     return tree
+
+
+def _refuse_undecided(git: Git, waiting: Waiting, tree: str, unmerged: Collection[str]) -> None:
+    """A conflict that leaves no marks (a deleted or a binary file) is decided by a word to git."""
+    mechanical, now = reader(git, waiting.mechanical), reader(git, tree)
+    for path in waiting.paths:
+        if path in unmerged and mechanical(path) == now(path):
+            command = "rm --cached" if now(path) is None else "add"
+            raise PyggmlError(
+                f"{path} conflicts and is as the merge left it in {git.work_tree}",
+                f"If that is right: git -C {git.work_tree} {command} {path}; then: {NEXT}",
+            )
 
 
 def _refuse_marks(git: Git, waiting: Waiting, tree: str) -> None:

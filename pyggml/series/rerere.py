@@ -34,6 +34,8 @@ class Resolution:
 
     Attributes:
         mechanical, resolved: tree ids; on another mechanical tree the diff must still fit without a doubt.
+        diff: empty where a conflict without marks (a file that upstream deleted, a binary one) was decided
+            for what the merge left there.
     """
 
     mechanical: str
@@ -68,10 +70,10 @@ class Decision:
     verdict: str = ""
 
 
-def make_resolution(git: Git, mechanical: str, resolved: str) -> Resolution | None:
-    """None if the merge needs nothing."""
+def make_resolution(git: Git, mechanical: str, resolved: str, *, conflicting: bool) -> Resolution | None:
+    """None if the merge needs nothing; a merge that conflicts needs a word even if its tree is right."""
     if mechanical == resolved:
-        return None
+        return Resolution(mechanical, resolved, b"") if conflicting else None
     return Resolution(mechanical, resolved, tree_diff(git, mechanical, resolved, "--no-renames"))
 
 
@@ -81,6 +83,10 @@ def replay(git: Git, resolution: Resolution, mechanical: str) -> str:
     Raises:
         PyggmlError: the resolution was recorded for another merge and does not fit this one without a doubt.
     """
+    if not resolution.diff:
+        if mechanical != resolution.mechanical:
+            raise PyggmlError("what the merge leaves was accepted as it was, and it is another now")
+        return mechanical
     read = reader(git, mechanical)
     exact, _ = place_all(
         parse_diff(resolution.diff), lambda path: read(path.decode("utf-8", "surrogateescape"))
@@ -151,7 +157,7 @@ def _read_resolution(path: Path) -> Resolution:
     match = re.search(rb"^diff --git ", data, re.MULTILINE)
     head, diff = (data[: match.start()], data[match.start() :]) if match else (data, b"")
     fields = dict(_HEADER.findall(head))
-    if len(fields) != 2 or not diff:
+    if len(fields) != 2 or (not diff and len(set(fields.values())) != 1):
         raise PyggmlError(
             f"{path}: not a recorded resolution, or cut off",
             "Restore it (git checkout -- patches), or remove it and resolve the conflict again.",

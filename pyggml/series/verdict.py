@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from pyggml.git import Git
-from pyggml.series.blocks import HunkMove, collateral, moves, numbered, parsed, reader
+from pyggml.series.blocks import HunkMove, collateral, moves, numbered, parsed, reader, shown
+from pyggml.series.diff import FileDiff
 from pyggml.series.model import Patch
 from pyggml.series.present import present
 from pyggml.series.stack import Commit
@@ -26,6 +29,7 @@ class Judged:
         total: how many hunks the old patch has.
         hunks: where every hunk was and is.
         deleted: upstream's lines that the new patch removes and the old one did not: (path, line).
+        left_behind: files that the patch creates in a directory that upstream moved: (path, new directory).
     """
 
     verdict: str
@@ -33,6 +37,7 @@ class Judged:
     total: int
     hunks: tuple[HunkMove, ...] = ()
     deleted: tuple[tuple[str, str], ...] = ()
+    left_behind: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,24 @@ def judge(
         verdict = CLEAN
     else:
         verdict = MERGED
-    return Judged(verdict, there, total, hunks, deleted)
+    return Judged(verdict, there, total, hunks, deleted, _left_behind(git, after, upstream, renames))
+
+
+def _left_behind(
+    git: Git, after: Sequence[FileDiff], upstream: str, renames: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """New files in a directory that upstream has emptied by moving its files elsewhere."""
+    found = []
+    for path in (shown(diff.new) for diff in after if diff.old is None):
+        directory = PurePosixPath(path).parent
+        moved = Counter(
+            PurePosixPath(new).parent.as_posix()
+            for old, new in renames.items()
+            if PurePosixPath(old).parent == directory
+        )
+        if moved and git.status("cat-file", "-e", f"{upstream}:{directory}", ok=(0, 1, 128))[0]:
+            found.append((path, moved.most_common(1)[0][0]))
+    return tuple(found)
 
 
 def renamed_paths(git: Git, old: str, new: str) -> dict[str, str]:

@@ -76,7 +76,9 @@ def test_a_quilt_series_gives_what_patch_gives(box: Sandbox, tmp_path: Path) -> 
     assert box.ok("patch", "verify").code == 0
 
 
-@pytest.mark.parametrize("subject", ["[PATCH] add a line", "Re: [PATCH v2 1/3] add a line", "[security] [PATCH] x"])
+@pytest.mark.parametrize(
+    "subject", ["[PATCH] add a line", "Re: [PATCH v2 1/3] add a line", "[security] [PATCH] x"]
+)
 def test_a_mail_with_words_before_it(box: Sandbox, tmp_path: Path, subject: str) -> None:
     """Debian's curl has such patches: git takes `[PATCH]` off a subject, so it cannot stay in the message's."""
     mail = f"""This is based on work of others.
@@ -97,6 +99,7 @@ Why.
     assert box.git("log", "-1", "--format=%an <%ae>, %at") == "Ada <ada@example.org>, 1650896673"
     assert "This is based on work of others." in box.git("log", "-1", "--format=%b")
     assert box.ok("patch", "verify").code == 0
+
 
 def test_import_is_all_or_nothing_and_names_the_patch(box: Sandbox, tmp_path: Path) -> None:
     files = dict(QUILT)

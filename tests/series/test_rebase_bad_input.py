@@ -97,6 +97,31 @@ def commit_by_hand(box: TwoPins) -> None:
     in_private(box, "commit", "-qam", "mine")
 
 
+def amend_by_hand(box: TwoPins) -> None:
+    box.resolve("a.c", RESOLVED)
+    in_private(box, "commit", "-qa", "--amend", "-m", "mine")
+
+
+def detach(box: TwoPins) -> None:
+    box.resolve("a.c", RESOLVED)
+    in_private(box, "add", "a.c")
+    in_private(box, "checkout", "-q", "--detach")
+
+
+def rename_the_file(box: TwoPins) -> None:
+    box.resolve("a.c", RESOLVED)
+    in_private(box, "add", "a.c")
+    in_private(box, "mv", "a.c", "z.c")
+
+
+def empty_the_worktree(box: TwoPins) -> None:
+    in_private(box, "rm", "-rqf", ".")
+
+
+def begin_a_bisect(box: TwoPins) -> None:
+    in_private(box, "bisect", "start")
+
+
 def begin_a_merge(box: TwoPins) -> None:
     box.resolve("a.c", RESOLVED)
     in_private(box, "update-ref", "MERGE_HEAD", "HEAD")
@@ -143,6 +168,11 @@ CASES: dict[Callable[[TwoPins], None], str] = {
     delete_the_file: "a.c is gone",
     git_rm: "a.c is gone",
     commit_by_hand: "HEAD was moved there",
+    amend_by_hand: "HEAD was moved there",
+    detach: "not on the branch `series`",
+    rename_the_file: "a.c is gone",
+    empty_the_worktree: "README.md is gone",
+    begin_a_bisect: "a bisect is half finished",
     begin_a_merge: "a merge is half finished",
     begin_an_am: "half finished",
     switch_branch: "not on the branch `series`",
@@ -184,6 +214,23 @@ def test_a_private_worktree_that_was_removed_is_made_anew(four: TwoPins) -> None
     assert "is gone" in four.refused(*CONTINUE)
     assert four.pyggml(*CONTINUE).code == 3
     assert four.private.is_dir()
+
+
+def test_a_private_worktree_without_its_git_is_not_thrown_away(four: TwoPins) -> None:
+    import shutil
+
+    four.pyggml(*ONTO)
+    four.resolve("a.c", RESOLVED)
+    shutil.rmtree(four.private / ".git")
+    for _ in range(2):
+        assert "its .git is gone" in four.refused(*CONTINUE)
+        assert (four.private / "a.c").read_text() == RESOLVED
+    four.private.rename(four.root / "saved")
+    assert "is gone" in four.refused(*CONTINUE)
+    assert four.pyggml(*CONTINUE).code == 3
+    shutil.copy(four.root / "saved/a.c", four.private / "a.c")
+    four.ok(*CONTINUE)
+    assert (four.tree / "a.c").read_text() == RESOLVED
 
 
 def test_a_damaged_state_file(four: TwoPins) -> None:
@@ -234,6 +281,75 @@ def test_a_file_that_upstream_deleted(tmp_path: Path) -> None:
     assert "b.c is gone" in box.refused(*CONTINUE)
     box.ok(*CONTINUE, "--remove", "b.c")
     assert not (box.tree / "b.c").exists() and (box.tree / "README.md").read_text() == "mine\n"
+
+
+def test_a_file_that_upstream_deleted_and_the_patch_keeps(tmp_path: Path) -> None:
+    box = make_two_pins(tmp_path, OLD, {name: text for name, text in OLD.items() if name != "b.c"})
+    box.patch("one", "b.c", "line 7\n", "line seven\n")
+    assert box.pyggml(*ONTO).code == 3
+    # Nothing was decided yet: without marks, only a word to git says that it is right.
+    assert "b.c conflicts and is as the merge left it" in box.refused(*CONTINUE)
+    in_private(box, "add", "b.c")
+    box.ok(*CONTINUE)
+    assert (box.tree / "b.c").read_text() == "".join(LINES).replace("line 7\n", "line seven\n")
+    assert b"new file mode 100644" in box.new_files()["0001-one.patch"]
+    first = box.new_files()
+    assert box.ok("patch", "rebase", "--from", "one", "--onto", "two", "--json").json["written"] == []
+    assert box.new_files() == first
+
+
+def test_a_file_that_upstream_made_a_directory(tmp_path: Path) -> None:
+    new = {**{name: text for name, text in OLD.items() if name != "b.c"}, "b.c/part.c": OLD["b.c"] + "more\n"}
+    box = make_two_pins(tmp_path, OLD, {**new, "b.c/other.c": "other\n"})
+    box.replace("README.md", "upstream\n", "mine\n")
+    box.patch("one", "b.c", "line 7\n", "line seven\n")
+    done = box.pyggml(*ONTO, "--json")
+    if done.code == 3:
+        box.ok("patch", "rebase", "--abort")
+    else:
+        assert "line seven\n" in (box.tree / "b.c/part.c").read_text()
+
+
+def test_a_new_file_in_a_directory_that_upstream_moved(tmp_path: Path) -> None:
+    old = {f"lib/{n}.c": f"file {n}\n" + "".join(LINES) for n in range(4)}
+    new = {path.replace("lib/", "source/"): text for path, text in old.items()}
+    box = make_two_pins(tmp_path, old, new)
+    box.write("lib/mine.c", "mine\n")
+    box.git("add", "lib/mine.c")
+    box.ok("patch", "new", "mine", "-m", "mine : a file")
+    found = box.ok(*ONTO, "--json").json["patches"][0]
+    assert (box.tree / "lib/mine.c").read_text() == "mine\n"
+    assert found["left_behind"] == [{"path": "lib/mine.c", "directory": "source"}]
+
+
+def test_a_binary_file_that_both_changed(tmp_path: Path) -> None:
+    """No marks show it, and git leaves upstream's version there: going on at once would lose the patch's."""
+    box = make_two_pins(tmp_path, {"b.bin": "a\0b", "b.c": "1\n"}, {"b.bin": "a\0upstream", "b.c": "1\n"})
+    box.write("b.bin", "a\0mine")
+    box.replace("b.c", "1\n", "2\n")
+    box.ok("patch", "new", "one", "-m", "one : both")
+    assert box.pyggml(*ONTO).code == 3
+    assert "b.bin conflicts and is as the merge left it" in box.refused(*CONTINUE)
+    in_private(box, "checkout", "--theirs", "b.bin")
+    in_private(box, "add", "b.bin")
+    box.ok(*CONTINUE)
+    assert (box.tree / "b.bin").read_text() == "a\0mine"
+    first = box.new_files()
+    assert box.ok("patch", "rebase", "--from", "one", "--onto", "two", "--json").json["written"] == []
+    assert box.new_files() == first
+
+
+def test_an_untracked_file_where_the_new_upstream_has_one(tmp_path: Path) -> None:
+    box = make_two_pins(tmp_path, OLD, {**OLD, "extra.c": "upstream's\n"})
+    box.patch("one", "b.c", "line 7\n", "line seven\n")
+    box.write("extra.c", "mine\n")
+    before = box.everything()
+    assert "extra.c" in box.refused(*ONTO)
+    assert box.everything() == before and not box.new.exists()
+    (box.tree / "extra.c").unlink()
+    again = ONTO if box.status()["rebase"] is None else CONTINUE
+    box.ok(*again)
+    assert (box.tree / "extra.c").read_text() == "upstream's\n"
 
 
 def test_a_patch_that_became_a_no_op(tmp_path: Path) -> None:
@@ -296,6 +412,27 @@ def test_two_at_once(four: TwoPins) -> None:
     assert [code for _, code in told] == [1, 3], told
     assert "under way" in told[0][0]
     assert "stopped at patch conflicts" in four.status()["rebase"]
+
+
+def test_two_that_go_on_at_once(four: TwoPins) -> None:
+    """One of them finishes it; the other waits for the lock and finds nothing under way, or takes no part."""
+    four.pyggml(*ONTO)
+    four.resolve("a.c", RESOLVED)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pyggml", *CONTINUE],
+            cwd=four.root,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    told = sorted((process.communicate(timeout=120)[1], process.returncode) for process in running)
+    assert sorted(code for _, code in told) == [0, 1], told
+    assert any("no rebase is under way" in text or "another pyggml" in text for text, _ in told), told
+    assert (four.tree / "a.c").read_text() == RESOLVED
+    assert four.ok("patch", "verify").code == 0
 
 
 def test_paths_with_blanks_and_letters(tmp_path: Path) -> None:

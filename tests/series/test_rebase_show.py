@@ -10,7 +10,11 @@ import pytest
 from rebase_helpers import LINES, TwoPins, make_two_pins
 from test_rebase_verdicts import spread
 
-TWIN = "static int twin_{0}(void) {{\n" + "".join(f"    step({n});\n" for n in range(9)) + "    return 0;\n}}\n\n"
+TWIN = (
+    "static int twin_{0}(void) {{\n"
+    + "".join(f"    step({n});\n" for n in range(9))
+    + "    return 0;\n}}\n\n"
+)
 TWINS = "".join(TWIN.format(name) for name in "abcd")
 MERGED = {n for n in range(1, 25) if n % 8 not in (0, 3, 6)}
 OLD = {
@@ -62,7 +66,9 @@ def test_each_is_reported_as_what_it_is(show: TwoPins) -> None:
     assert show.everything() == before
     # The patch's side as it was made: upstream's fix is lost.
     show.resolve("fix.c", OLD["fix.c"].replace("line 20\n", "line 20 of mine\n"))
-    found = {patch["name"]: patch for patch in show.ok("patch", "rebase", "--continue", "--json").json["patches"]}
+    found = {
+        patch["name"]: patch for patch in show.ok("patch", "rebase", "--continue", "--json").json["patches"]
+    }
 
     (move,) = found["placement"]["moves"]
     assert (move["before"]["function"], move["after"]["function"]) == ("twin_c", "twin_c")
