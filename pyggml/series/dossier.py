@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,11 +52,27 @@ class ConflictFile:
 
 
 @dataclass(frozen=True)
+class Traces:
+    """What of the patch the new upstream says too, in files that changed too much for a hunk to be recognised.
+
+    Attributes:
+        standing, added: how many of the lines that the patch adds stand in the same files upstream, of how many.
+        gone, removed: how many of the lines that it removes stand there no more, of how many.
+    """
+
+    standing: int
+    added: int
+    gone: int
+    removed: int
+
+
+@dataclass(frozen=True)
 class Dossier:
     """One stop.
 
     Attributes:
         upstream_hunks: numbers of the patch's hunks that upstream has already.
+        traces: the same line by line, wherever in the file: a hint, no proof.
         functions: hunks that stand in another function now: `path: old -> new`.
         worktree: where to edit.
         commands: what can be done next, with what it means.
@@ -78,6 +95,7 @@ class Dossier:
     deleted: tuple[tuple[str, str], ...]
     note: str
     worktree: str
+    traces: Traces
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,8 +128,25 @@ def make_dossier(plan: Plan, stop: Stop, worktree: Path) -> Dossier:
         stop.judged.deleted,
         stop.note,
         str(worktree),
+        _traces(diffs, reader(git, plan.onto.pin.tree), renames),
         _commands(stop, worktree),
     )
+
+
+def _traces(diffs: tuple[FileDiff, ...], read: Read, renames: Mapping[str, str]) -> Traces:
+    """Lines are compared without their blanks at both ends; those of fewer than four characters say nothing."""
+    counts = Counter[str]()
+    for diff in diffs:
+        path = shown(diff.new if diff.old is None else diff.old)
+        content = read(path) or read(renames.get(path, path)) or b""
+        lines = {line.strip() for line in split_lines(content)}
+        for hunk in diff.hunks:
+            for line in hunk.lines:
+                kind, text = line[:1], line[1:].strip()
+                if len(text) >= 4 and kind in (b"+", b"-"):
+                    counts["added" if kind == b"+" else "removed"] += 1
+                    counts["standing" if kind == b"+" else "gone"] += (text in lines) == (kind == b"+")
+    return Traces(counts["standing"], counts["added"], counts["gone"], counts["removed"])
 
 
 def _commands(stop: Stop, worktree: Path) -> dict[str, str]:
@@ -203,6 +238,12 @@ def dossier_text(dossier: Dossier, *, brief: bool = False) -> str:
         out += [
             f"{len(d.upstream_hunks)} of {d.hunks} hunks are upstream already ({numbers}): "
             "the patch that is left is smaller.",
+            "",
+        ]
+    if d.traces.standing:
+        out += [
+            f"Line by line: {d.traces.standing} of the {d.traces.added} lines that the patch adds stand in the same "
+            f"files of {d.onto}, and {d.traces.gone} of the {d.traces.removed} that it removes are gone there.",
             "",
         ]
     for line in d.functions:

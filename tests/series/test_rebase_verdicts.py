@@ -31,9 +31,8 @@ def test_the_patch_stays_in_its_function_among_identical_ones(tmp_path: Path) ->
     assert found["verdict"] == "merged"
     (move,) = found["moves"]
     assert (move["before"]["function"], move["after"]["function"]) == ("twin_c", "twin_c")
-    assert (move["before"]["candidates"], move["after"]["candidates"], move["offset"]) == (4, 3, -6) or (
-        move["offset"] == -6 and move["after"]["candidates"] >= 1
-    )
+    # The hunk's context holds the function's own name; test_rebase_show.py has functions that are longer.
+    assert (move["before"]["candidates"], move["after"]["candidates"], move["offset"]) == (1, 1, -6)
     assert (box.tree / "twins.c").read_text() == in_twin(upstream, "c", "x += 1;", "x += 2;")
 
 
@@ -122,6 +121,26 @@ def test_a_patch_that_upstream_merged_whole_is_left_out_with_the_evidence(tmp_pa
     assert "24 of 24 hunks stand in two" in found[1]["reason"]
     assert b"already upstream" in box.new_files()["resolutions/rebase.toml"]
     assert box.status()["total"] == 1
+
+
+def test_a_conflict_over_a_patch_that_upstream_has_in_another_form_shows_its_traces(tmp_path: Path) -> None:
+    """A back-ported fix, upstream in the next version: around it the file has changed, so no hunk is recognised."""
+    old = {"a.c": "".join(LINES)}
+    fix = "checked(first)\nchecked(second)\n}\n"
+    new = (
+        "".join(LINES).replace("line 19\n", "line nineteen\n").replace("line 20\n", fix + "checked(third)\n")
+    )
+    box = make_two_pins(tmp_path, old, {"a.c": new})
+    box.patch("fix", "a.c", "line 20\n", fix + "checked(3rd)\n")
+    done = box.pyggml(*ONTO)
+    assert done.code == 3
+    dossier = done.json["dossier"]
+    # Of the four lines that it adds the brace does not count, and the last is another.
+    assert dossier["traces"] == {"standing": 2, "added": 3, "gone": 1, "removed": 1}
+    assert dossier["upstream_hunks"] == []
+    told = (box.root / ".pyggml/rebase/dossier.md").read_text()
+    assert "2 of the 3 lines that the patch adds stand in the same files of two, and 1 of the 1" in told
+    box.ok("patch", "rebase", "--abort")
 
 
 def test_a_line_of_upstream_that_the_new_patch_reverts_is_reported(tmp_path: Path) -> None:
