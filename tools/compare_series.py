@@ -5,9 +5,10 @@ Usage: python tools/compare_series.py OLDER.dsc NEWER.dsc [--work DIRECTORY]
 Get the two with `apt-get source --download-only NAME=VERSION`. The older series is imported on the older upstream
 and rebased with `pyggml patch rebase`. Where it stops, the newer package decides: a patch that it still has is
 resolved by applying its own version, one that it has not is skipped. A line for each patch of the older series
-then holds the verdict of the rebase against the newer package's file, and in the end the tree that came out is
-compared with that of the newer package's versions of the same patches. Exit status 1 if a patch that both have
-differs, or a resolution did not work out.
+then holds the verdict of the rebase against what the newer package has: the file is identical, refreshed (it adds
+and removes the same lines, elsewhere), adapted (other lines) or dropped. `<-` marks what came out otherwise. In
+the end the tree is compared with that of the newer package's versions of the same patches, and that of the whole
+newer series with what `dpkg-source -x` unpacks. Exit status 1 if a patch that both have came out otherwise.
 """
 
 from __future__ import annotations
@@ -198,6 +199,17 @@ def kept_only(newer: Package, names: list[str], work: Path) -> Path:
     return place
 
 
+def differing(a: Project, b: Project) -> list[str]:
+    """The paths whose content differs between what two projects have applied."""
+    listed = []
+    for project in (a, b):
+        rows = git(project.work_tree, "-c", "core.quotePath=false", "ls-tree", "-r", "HEAD").splitlines()
+        listed.append({path: meta for meta, _, path in (row.partition("\t") for row in rows)})
+    return sorted(
+        path for path in listed[0].keys() | listed[1].keys() if listed[0].get(path) != listed[1].get(path)
+    )
+
+
 def dpkg_tree(package: Package, work: Path) -> str | None:
     """The tree of `dpkg-source -x`, without debian/; None where there is no dpkg-source."""
     if shutil.which("dpkg-source") is None:
@@ -272,7 +284,9 @@ def report(older_dsc: Path, newer_dsc: Path, work: Path) -> int:
         print(f"{told}: the newer package's do not apply without its new patches")
     else:
         equal = alone.tree() == project.tree()
-        print(f"{told}: {'the same' if equal else 'differs'} ({project.tree()[:12]}, {alone.tree()[:12]})")
+        paths = differing(project, alone)
+        where = f"differs in {', '.join(paths[:6])}{' …' if len(paths) > 6 else ''}"
+        print(f"{told}: {'the same' if equal else where} ({project.tree()[:12]}, {alone.tree()[:12]})")
         agreed = agreed and equal
     unpacked = dpkg_tree(newer, work)
     if unpacked is not None:
