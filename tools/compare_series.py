@@ -147,7 +147,9 @@ def rebase(
         name, kind = dossier["patch"], dossier["kind"]
         if name in stops and kind != "confirm":
             sys.exit(f"{name}: stopped again: {kind}: {dossier['note']}")
-        stops[name] = kind if name not in stops else f"{stops[name]}, {kind}"
+        there = len(dossier["upstream_hunks"])
+        words = f"{kind} ({there} of {dossier['hunks']} hunks are upstream)" if there else kind
+        stops[name] = words if name not in stops else f"{stops[name]}, {kind}"
         if kind == "confirm":
             args = ["--continue", "--confirm"]
         elif name not in theirs:
