@@ -109,7 +109,8 @@ def test_only_the_ranges_of_a_window_are_copied(
         for kv, leaf in case.leaves.items():
             row, what = ROWS[kind, kv], (streams, used, kv)
             assert run.nbytes[kv] == ((streams - 1) * CELLS + used) * row, what
-            assert run.windows(kv).bytes == streams * used * row, what
+            moved, owed = run.windows(kv).bytes, streams * used * row
+            assert moved == owed, f"copied {moved} bytes, {owed} are in use: {what}"
             records = [
                 (one.kind, one.offset, one.bytes, one.rows, one.asynchronous) for one in run.windows(kv)
             ]
@@ -265,6 +266,8 @@ def test_a_mirrored_window_goes_to_every_device_at_once(devices: MakeDevices, rn
     for count in (1, 2, 3):
         vdev = devices(count)
         moved = copied(vdev, PLAIN, rng, target=by_name(vdev, trust=True, probe=along(1, [1] * count)))
+        size = sum(one[-1] for one in moved)
+        assert size == 15 * CELL * count, f"copied {size} bytes, {15 * CELL * count} are in use"
         assert moved == [(name, "set_2d", 15 * CELL) for name in vdev.names]
 
 
