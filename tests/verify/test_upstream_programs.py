@@ -1,4 +1,4 @@
-"""What patch upstream-tests adds to upstream's test-llama-archs, seen by running that program."""
+"""What patch upstream-tests adds to upstream's test programs, seen by running them."""
 
 from __future__ import annotations
 
@@ -47,3 +47,16 @@ def test_nan_logits_are_a_failure() -> None:
     assert "nan" in rows["Meta"].lower(), "the fault did not reach the logits"
     assert rows["Meta"].startswith("FAIL"), f"a NaN is reported as {rows['Meta']}"
     assert status == 1
+
+
+@pytest.mark.parametrize("what", ["F16", "Q8_0", "no 2D"])
+def test_the_bytes_of_a_window_over_several_streams_are_counted(what: str) -> None:
+    """upstream-tests: test-alloc schedules a copy into real memory, with sentinels between the ranges."""
+    build = active_build()
+    done = subprocess.run(
+        [find_program(build, "test-alloc")], capture_output=True, text=True, timeout=300, check=False
+    )
+    test = f"test_sched_stream_window({what})"
+    assert test in done.stdout, f"test-alloc has no test {test}"
+    assert f"{test} PASSED" in done.stdout, done.stderr
+    assert done.returncode == 0
