@@ -236,7 +236,12 @@ def main() -> int:
     parser.add_argument("newer", type=Path)
     parser.add_argument("--work", type=Path, help="keep everything in this new directory")
     options = parser.parse_args()
+    for dsc in (options.older, options.newer):
+        if not dsc.is_file() or "Format: 3.0 (quilt)" not in dsc.read_text("utf-8", "replace"):
+            parser.error(f"{dsc}: not the .dsc of a source package of format 3.0 (quilt)")
     if options.work is not None:
+        if options.work.exists():
+            parser.error(f"{options.work} exists: name a directory that does not")
         options.work.mkdir(parents=True)
         return report(options.older.resolve(), options.newer.resolve(), options.work.resolve())
     with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:
