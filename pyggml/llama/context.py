@@ -340,6 +340,7 @@ class LlamaContext(Handle):
             if state.seq is None and seq is not None:
                 raise UsageError("the state is of a whole context and cannot go into one sequence")
             number = self._number(state.seq if seq is None else seq)
+            self.memory.check_held(range(self.n_seq_max) if number is None else (number,), "to restore into")
             self._check_origin(state)
             before = self._save(number)
             with Listener() as listener:
@@ -393,6 +394,7 @@ class LlamaContext(Handle):
         remembers = self._has_memory and what == "decode"
         last = self.memory.last_position if remembers else lambda seq: -1
         batch = make_batch(items, wanted, self._limits, last)
+        self.memory.check_held(batch.seqs.tolist(), "to decode into")
         if not remembers and len(batch) > self.n_ubatch:
             raise UsageError(
                 f"the batch has {len(batch)} tokens; {what} takes the {self.n_ubatch} of n_ubatch in this context"
