@@ -219,6 +219,7 @@ class LlamaContext(Handle):
         Raises:
             UsageError: a token, sequence, position or mask that cannot be; a batch too large.
             NoRoomError: no free cells; nothing was changed.
+            NoMemoryError: a sequence's memory was given back (memory.seq_release), and there is none for it.
             AbortedError: the abort callback said so.
             DecodeError: the computation failed, for example for lack of device memory.
             Whatever a callback raised.
@@ -340,8 +341,8 @@ class LlamaContext(Handle):
             if state.seq is None and seq is not None:
                 raise UsageError("the state is of a whole context and cannot go into one sequence")
             number = self._number(state.seq if seq is None else seq)
-            self.memory.check_held(range(self.n_seq_max) if number is None else (number,), "to restore into")
             self._check_origin(state)
+            self.memory.take(range(self.n_seq_max) if number is None else (number,))
             before = self._save(number)
             with Listener() as listener:
                 if state.data and self._restore(state.data, number) == len(state.data):
@@ -394,7 +395,7 @@ class LlamaContext(Handle):
         remembers = self._has_memory and what == "decode"
         last = self.memory.last_position if remembers else lambda seq: -1
         batch = make_batch(items, wanted, self._limits, last)
-        self.memory.check_held(batch.seqs.tolist(), "to decode into")
+        self.memory.take(batch.seqs.tolist())
         if not remembers and len(batch) > self.n_ubatch:
             raise UsageError(
                 f"the batch has {len(batch)} tokens; {what} takes the {self.n_ubatch} of n_ubatch in this context"

@@ -89,7 +89,7 @@ class Memory:
             first, end = _range(p0, p1)
             if source == destination:
                 return
-            self.check_held((source, destination), "to copy")
+            self.take((destination,))
             low, high = self._pos_min(source), self._pos_max(source)
             whole_copy = (first <= low or first <= 0) and (end < 0 or end > high)
             separate = not self._context.shared
@@ -147,17 +147,19 @@ class Memory:
     def seq_release(self, seq: int) -> None:
         """Give the memory of a sequence's cache back, with all that it held; no other sequence is touched.
 
-        Nothing can be decoded into the sequence until seq_reserve takes memory for it again. To release it
-        a second time does nothing.
+        It takes memory again when it is needed: by seq_reserve, decode, seq_cp into it, or restore_state. To
+        release it a second time does nothing.
 
         Raises:
-            PyggmlError: the context was made without kv_per_stream, or llama.cpp refuses; nothing is changed.
+            PyggmlError: the context was made without kv_per_stream or for one sequence, or llama.cpp refuses;
+                nothing is changed.
         """
         with self._context.using():
             seq = self._seq(seq)
             release = self._of_streams("llama_memory_seq_release")
             if seq in self._released:
                 return
+            self._bindings.lib.llama_synchronize(self._context._pointer)
             before = self._context.model.free_memory()
             with Listener() as listener:
                 done = release(self._pointer, seq)
@@ -170,42 +172,40 @@ class Memory:
         """Take memory for a sequence whose memory was given back; it is empty then.
 
         Raises:
-            PyggmlError: the context was made without kv_per_stream.
+            PyggmlError: the context was made without kv_per_stream, or for one sequence.
             NoMemoryError: there is not enough memory; the sequence is as it was, and the others can go on.
         """
         with self._context.using():
             seq = self._seq(seq)
-            reserve = self._of_streams("llama_memory_seq_reserve")
-            # The meta device asserts on an allocation that fails (ggml/src/ggml-backend-meta.cpp).
+            self._of_streams("llama_memory_seq_reserve")
+            self.take((seq,))
+
+    def seq_held(self, seq: int) -> bool:
+        """Whether a sequence has memory: always, but between seq_release and what takes memory again."""
+        with self._context.using():
+            return self._seq(seq) not in self._released
+
+    def take(self, seqs: Iterable[int]) -> None:
+        """Take memory for those of these valid sequences whose memory was given back.
+
+        Raises:
+            NoMemoryError: there is not enough; those before the one it names have theirs.
+        """
+        for seq in sorted(self._released.keys() & set(seqs)):
+            # llama.cpp does it by itself, but the meta device asserts on an allocation that fails
+            # (ggml/src/ggml-backend-meta.cpp), and what it says is only in its log.
             free = self._context.model.free_memory()
-            for name, need in self._released.get(seq, {}).items():
+            for name, need in self._released[seq].items():
                 if free[name] < need:
                     raise NoMemoryError(
                         f"no memory for sequence {seq}: {name} needs {need:,} bytes and has {free[name]:,} free",
                         _MAKE_ROOM,
                     )
             with Listener() as listener:
-                done = reserve(self._pointer, seq)
+                done = self._bindings.lib.llama_memory_seq_reserve(self._pointer, seq)
             if not done:
                 raise NoMemoryError(f"no memory for sequence {seq}: {listener.reason()}", _MAKE_ROOM)
-            self._released.pop(seq, None)
-
-    def seq_held(self, seq: int) -> bool:
-        """Whether a sequence has memory: always, unless seq_release gave it back."""
-        with self._context.using():
-            return self._seq(seq) not in self._released
-
-    def check_held(self, seqs: Iterable[int], what: str) -> None:
-        """What reaches llama.cpp for a sequence without memory fails there with less to say.
-
-        Raises:
-            UsageError: the memory of one of them was given back.
-        """
-        for seq in sorted(self._released.keys() & set(seqs)):
-            raise UsageError(
-                f"sequence {seq} has no memory {what}: it was given back",
-                f"Take it again: memory.seq_reserve({seq}).",
-            )
+            del self._released[seq]
 
     def check_applied(self, what: str) -> None:
         """Upstream's state has the positions after a shift or copy, and the data before it.
@@ -229,10 +229,10 @@ class Memory:
 
     def _of_streams(self, name: str) -> Any:
         context = self._context
-        if not context.kv_per_stream:
+        if not context.kv_per_stream or context.n_seq_max == 1:
             raise PyggmlError(
-                f"{context.label} has one cache for all sequences, or their caches in one tensor",
-                "Create the context with kv_per_stream=True.",
+                f"the sequences of {context.label} have no memory of their own",
+                "Create the context with kv_per_stream=True, for several sequences.",
             )
         try:
             return getattr(self._bindings.lib, name)

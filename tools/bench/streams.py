@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,9 @@ CACHES = {ONE: {}, OWN: {"kv_per_stream": True}, UNIFIED: {"kv_unified": True}}
 OWN_GOAL, UNIFIED_GOAL = 0.95, 0.98
 CELLS = 256
 """Caches are rounded up to it (llama_context::llama_context, src/llama-context.cpp)."""
+
+States = dict[int, State]
+"""A filled sequence, by the number of caches that the context has: upstream restores no other's."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,11 @@ def main() -> None:
         f"{'':<15}{'streams':>8}{'one t/s':>10}{'own t/s':>10}{'unified':>10}{'own/one':>10}{'one/unif.':>11}"
         f"{'own/unif.':>11}"
     )
-    figures = []
+    figures, states = [], {}
     for place in options.places:
         with model_of(place) as model:
-            state = filled(model, options)
             for streams in options.streams:
-                figure = measure(model, place, streams, state, options, clock)
+                figure = measure(model, place, streams, states, options, clock)
                 figures.append(figure)
                 print(line(figure), flush=True)
     judge(figures)
@@ -132,7 +134,7 @@ def measure(
     model: Model,
     place: str,
     streams: int,
-    state: State,
+    states: States,
     options: argparse.Namespace,
     clock: Callable[[], float],
 ) -> Figure:
@@ -147,7 +149,7 @@ def measure(
                     raise
                 refused[name] = error.message
         for one in contexts.values():
-            fill(one, state, streams)
+            fill(one, streams, options.cells, states)
         names = list(contexts)
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for run in range(options.runs + 1):
@@ -197,20 +199,16 @@ def context(
     )
 
 
-def filled(model: Model, options: argparse.Namespace) -> State:
-    """A sequence of that many cells, to be put into every stream of every context."""
-    tokens = np.random.default_rng(1).integers(0, model.n_vocab, options.cells)
-    with context(model, "host", 1, options) as one:
-        for at in range(0, len(tokens), one.n_batch):
+def fill(one: LlamaContext, streams: int, cells: int, states: States) -> None:
+    """Put the same sequence into every stream; only the first of its kind computes it."""
+    kind = 1 if one.shared else streams
+    if kind not in states:
+        tokens = np.random.default_rng(1).integers(0, one.model.n_vocab, cells)
+        for at in range(0, cells, one.n_batch):
             one.decode(tokens[at : at + one.n_batch], logits="none")
-        return one.save_state(0)
-
-
-def fill(one: LlamaContext, state: State, streams: int) -> None:
-    # A sequence's state does not depend on how many caches there are; what says so is for whole contexts.
-    own = replace(state, origin={**state.origin, "caches": 1 if one.shared else streams})
+        states[kind] = one.save_state(0)
     for sequence in range(streams):
-        one.restore_state(own, sequence)
+        one.restore_state(states[kind], sequence)
 
 
 def timed(one: LlamaContext, streams: int, options: argparse.Namespace, clock: Callable[[], float]) -> float:
