@@ -86,9 +86,10 @@ def _yes(text: str) -> bool:
 
 @click.command(
     epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
-    "that should be the same), over (the bound of upstream's test, --bound, against the CPU), unsupported, "
-    "fixed (did not work in the other build), identical, within (the bound). Exit code 1 if there is one of "
-    "the first six."
+    "that should be the same), over (the bound of upstream's test, --bound, against the CPU), refused (a kind of "
+    "cache that cannot be laid out per stream; creating the context says so), unsupported (by the model or the "
+    "build), fixed (did not work in the other build), identical, within (the bound). Exit code 1 if there is one "
+    "of the first six."
 )
 @click.option(
     "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
@@ -153,7 +154,7 @@ def _yes(text: str) -> bool:
     metavar="N,...",
     default="1",
     show_default=True,
-    help="Sequences at a time, each with a prompt of its own length.",
+    help="Sequences at a time, each with a prompt of its own tokens and length.",
 )
 @click.option(
     "--unified",
@@ -162,6 +163,22 @@ def _yes(text: str) -> bool:
     default="no",
     show_default=True,
     help="One cache for all sequences, or one for each.",
+)
+@click.option(
+    "--layout",
+    "layouts",
+    type=Several("one,per-stream", _one_of("one", "per-stream")),
+    metavar="one,per-stream",
+    default="one",
+    show_default=True,
+    help="Caches that are not unified: in one tensor for all sequences, or each in tensors of its own "
+    "(kv_per_stream), which must give the same bits. A unified cache has one stream and only the layout one.",
+)
+@click.option(
+    "--turnover/--no-turnover",
+    default=True,
+    help="Of several sequences one leaves, joins again with another prompt, and is alone in a batch, in turn; "
+    "the default.",
 )
 @click.option(
     "--flash-attn",
@@ -228,13 +245,16 @@ def matrix(
     batch: int | None,
     shift: int,
     seed: int,
+    turnover: bool,
     **grid_options: Any,
 ) -> None:
     """Compare every architecture on virtual devices with the CPU, and host caches with device caches.
 
     For each model: the CPU as the reference; the model split over the devices with the cache there, within
     the bound of upstream's test of it; and with the cache on the host, which must give the same bits. Each
-    case is a process of its own: what dies is a row, with the assertion that killed it.
+    case is a process of its own: what dies is a row, with the assertion that killed it. With --layout a
+    cache per stream must give the bits that one tensor for all streams gives, in the same place; --against
+    compares either with the one tensor of the other build.
 
     \b
     Examples:
@@ -242,19 +262,21 @@ def matrix(
       pyggml matrix --devices 1,3,4,8 --kv-type f16,q8_0
       pyggml matrix --arch '^gemma' --tensor-split 55,45 --streams 1,2,4 --unified yes,no
       pyggml matrix --split-mode layer,tensor --kv device --against unpatched
+      pyggml matrix --streams 1,2,4,8 --layout one,per-stream --split-mode layer,tensor
       pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
     """
     import os
 
-    from pyggml.verify.cases import Grid, Work
+    from pyggml.verify.cases import Grid
     from pyggml.verify.matrix import run_matrix
     from pyggml.verify.report import document, exit_code, print_result, summary
+    from pyggml.verify.work import Work
 
     if arch is not None and files:
         raise UsageError(
             "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
         )
-    work = Work(prompt, steps, batch, shift, seed)
+    work = Work(prompt, steps, batch, shift, seed, turnover)
     build, other = _builds(variant, against)
     grid = Grid(
         build=_name(build),

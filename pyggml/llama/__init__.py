@@ -10,7 +10,7 @@ with Model.load(path, devices=()) as model, LlamaContext(model, n_ctx=512) as co
 from __future__ import annotations
 
 from pyggml.llama.context import LlamaContext, Perf
-from pyggml.llama.errors import AbortedError, DecodeError, NoRoomError
+from pyggml.llama.errors import AbortedError, DecodeError, NoMemoryError, NoRoomError
 from pyggml.llama.memory import Memory
 from pyggml.llama.model import Model
 from pyggml.llama.state import State
@@ -21,6 +21,7 @@ __all__ = [
     "LlamaContext",
     "Memory",
     "Model",
+    "NoMemoryError",
     "NoRoomError",
     "Perf",
     "State",

@@ -49,6 +49,7 @@ class LlamaContext(Handle):
         model: what it decodes with.
         memory: what it remembers, by sequence and position.
         n_ctx, n_ctx_seq, n_batch, n_ubatch, n_seq_max: as llama.cpp settled them.
+        kv_unified, kv_per_stream: as asked for.
         shared: tokens may belong to several sequences (kv_unified, or there is one sequence only).
         type_k, type_v: of the cache.
         stateful: part of the memory is a recurrent state.
@@ -66,6 +67,7 @@ class LlamaContext(Handle):
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         kv_unified: bool = False,
+        kv_per_stream: bool = False,
         offload_kqv: bool = True,
         type_k: str = "f16",
         type_v: str = "f16",
@@ -90,6 +92,9 @@ class LlamaContext(Handle):
             n_ubatch: most tokens that are computed at once.
             n_seq_max: sequences, numbered from 0.
             kv_unified: one cache for all sequences instead of one for each.
+            kv_per_stream: give each of those caches tensors and buffers of its own, so that its memory can be
+                given back alone (memory.seq_release); what is computed is the same, bit for bit. Needs a build
+                with the patch per-stream-tensors.
             offload_kqv: keep the cache on the devices of its layers.
             type_k, type_v: of params.CACHE_TYPES; a quantised V needs flash attention.
             flash_attn: True, False or "auto".
@@ -120,6 +125,7 @@ class LlamaContext(Handle):
             n_ubatch=n_ubatch,
             n_seq_max=n_seq_max,
             kv_unified=kv_unified,
+            kv_per_stream=kv_per_stream,
             offload_kqv=offload_kqv,
             type_k=type_k,
             type_v=type_v,
@@ -166,6 +172,7 @@ class LlamaContext(Handle):
         self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
         self.n_seq_max = int(lib.llama_n_seq_max(self._pointer))
         self.kv_unified = bool(request.kv_unified)
+        self.kv_per_stream = bool(request.kv_per_stream)
         self.shared = self.kv_unified or self.n_seq_max == 1
         self.type_k, self.type_v = request.type_k, request.type_v
         self.stateful = model.is_recurrent or model.is_hybrid
@@ -212,6 +219,7 @@ class LlamaContext(Handle):
         Raises:
             UsageError: a token, sequence, position or mask that cannot be; a batch too large.
             NoRoomError: no free cells; nothing was changed.
+            NoMemoryError: a sequence's memory was given back (memory.seq_release), and there is none for it.
             AbortedError: the abort callback said so.
             DecodeError: the computation failed, for example for lack of device memory.
             Whatever a callback raised.
@@ -334,6 +342,7 @@ class LlamaContext(Handle):
                 raise UsageError("the state is of a whole context and cannot go into one sequence")
             number = self._number(state.seq if seq is None else seq)
             self._check_origin(state)
+            self.memory.take(range(self.n_seq_max) if number is None else (number,))
             before = self._save(number)
             with Listener() as listener:
                 if state.data and self._restore(state.data, number) == len(state.data):
@@ -386,6 +395,7 @@ class LlamaContext(Handle):
         remembers = self._has_memory and what == "decode"
         last = self.memory.last_position if remembers else lambda seq: -1
         batch = make_batch(items, wanted, self._limits, last)
+        self.memory.take(batch.seqs.tolist())
         if not remembers and len(batch) > self.n_ubatch:
             raise UsageError(
                 f"the batch has {len(batch)} tokens; {what} takes the {self.n_ubatch} of n_ubatch in this context"

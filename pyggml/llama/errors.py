@@ -5,6 +5,10 @@ from __future__ import annotations
 from pyggml.errors import PyggmlError
 
 
+class NoMemoryError(PyggmlError):
+    """A device, or the system, has no memory for what was to be kept there; nothing was changed."""
+
+
 class DecodeError(PyggmlError):
     """llama.cpp could not decode a batch; what of it was processed stays in the memory."""
 

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.llama.errors import NoMemoryError
 from pyggml.llama.numbers import MAX_INT32, whole
+from pyggml.llama.words import Listener
 
 if TYPE_CHECKING:
     from pyggml.llama.context import LlamaContext
 
 _WHOLE_COPIES = ("deepseek4",)
 """Architectures that copy sequences only whole (llama_kv_cache_dsv4::seq_cp)."""
+_MAKE_ROOM = "The other sequences can go on. Release another one, or close another context."
 
 
 class Memory:
@@ -26,6 +29,7 @@ class Memory:
         self._bindings = context._bindings
         self._pointer = pointer
         self._pending: str | None = None
+        self._released: dict[int, dict[str, int]] = {}
 
     @property
     def can_shift(self) -> bool:
@@ -85,6 +89,7 @@ class Memory:
             first, end = _range(p0, p1)
             if source == destination:
                 return
+            self.take((destination,))
             low, high = self._pos_min(source), self._pos_max(source)
             whole_copy = (first <= low or first <= 0) and (end < 0 or end > high)
             separate = not self._context.shared
@@ -139,6 +144,69 @@ class Memory:
                 self._pending = f"the division of sequence {seq} by {divisor}"
             self._bindings.lib.llama_memory_seq_div(self._pointer, seq, first, end, divisor)
 
+    def seq_release(self, seq: int) -> None:
+        """Give the memory of a sequence's cache back, with all that it held; no other sequence is touched.
+
+        It takes memory again when it is needed: by seq_reserve, decode, seq_cp into it, or restore_state. To
+        release it a second time does nothing.
+
+        Raises:
+            PyggmlError: the context was made without kv_per_stream or for one sequence, or llama.cpp refuses;
+                nothing is changed.
+        """
+        with self._context.using():
+            seq = self._seq(seq)
+            release = self._of_streams("llama_memory_seq_release")
+            if seq in self._released:
+                return
+            self._bindings.lib.llama_synchronize(self._context._pointer)
+            before = self._context.model.free_memory()
+            with Listener() as listener:
+                done = release(self._pointer, seq)
+            if not done:
+                raise PyggmlError(f"the memory of sequence {seq} cannot be given back: {listener.reason()}")
+            after = self._context.model.free_memory()
+            self._released[seq] = {name: after[name] - before[name] for name in after}
+
+    def seq_reserve(self, seq: int) -> None:
+        """Take memory for a sequence whose memory was given back; it is empty then.
+
+        Raises:
+            PyggmlError: the context was made without kv_per_stream, or for one sequence.
+            NoMemoryError: there is not enough memory; the sequence is as it was, and the others can go on.
+        """
+        with self._context.using():
+            seq = self._seq(seq)
+            self._of_streams("llama_memory_seq_reserve")
+            self.take((seq,))
+
+    def seq_held(self, seq: int) -> bool:
+        """Whether a sequence has memory: always, but between seq_release and what takes memory again."""
+        with self._context.using():
+            return self._seq(seq) not in self._released
+
+    def take(self, seqs: Iterable[int]) -> None:
+        """Take memory for those of these valid sequences whose memory was given back.
+
+        Raises:
+            NoMemoryError: there is not enough; those before the one it names have theirs.
+        """
+        for seq in sorted(self._released.keys() & set(seqs)):
+            # llama.cpp does it by itself, but the meta device asserts on an allocation that fails
+            # (ggml/src/ggml-backend-meta.cpp), and what it says is only in its log.
+            free = self._context.model.free_memory()
+            for name, need in self._released[seq].items():
+                if free[name] < need:
+                    raise NoMemoryError(
+                        f"no memory for sequence {seq}: {name} needs {need:,} bytes and has {free[name]:,} free",
+                        _MAKE_ROOM,
+                    )
+            with Listener() as listener:
+                done = self._bindings.lib.llama_memory_seq_reserve(self._pointer, seq)
+            if not done:
+                raise NoMemoryError(f"no memory for sequence {seq}: {listener.reason()}", _MAKE_ROOM)
+            del self._released[seq]
+
     def check_applied(self, what: str) -> None:
         """Upstream's state has the positions after a shift or copy, and the data before it.
 
@@ -158,6 +226,18 @@ class Memory:
     def last_position(self, seq: int) -> int:
         """pos_max of a valid sequence, for who is using the context already."""
         return self._pos_max(seq)
+
+    def _of_streams(self, name: str) -> Any:
+        context = self._context
+        if not context.kv_per_stream or context.n_seq_max == 1:
+            raise PyggmlError(
+                f"the sequences of {context.label} have no memory of their own",
+                "Create the context with kv_per_stream=True, for several sequences.",
+            )
+        try:
+            return getattr(self._bindings.lib, name)
+        except AttributeError:
+            raise PyggmlError(f"the build {self._bindings.build.record.variant} has no {name}") from None
 
     def _remove(self, seqs: Iterable[int], first: int, end: int) -> bool:
         """False before anything is changed, as far as upstream does so for each sequence."""

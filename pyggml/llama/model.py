@@ -48,9 +48,11 @@ class Model(Handle):
         vocab_only: bool,
         split_mode: str,
         rehearse: Callable[[Any, bool], None] | None,
+        devices: Sequence[Found],
     ) -> None:
         """For Model.load, which see."""
         self._rehearse = rehearse
+        self._devices = tuple(devices)
         self._bindings = bindings
         self._pointer = pointer
         self.path = path
@@ -146,7 +148,7 @@ class Model(Handle):
         if pointer == ffi.NULL:
             raise _refused(path, listener, callback.function, found)
         try:
-            return cls(bindings, pointer, path, bool(vocab_only), split_mode, rehearse)
+            return cls(bindings, pointer, path, bool(vocab_only), split_mode, rehearse, found)
         except BaseException:
             lib.llama_model_free(pointer)
             raise
@@ -337,6 +339,10 @@ class Model(Handle):
         """
         if self._rehearse is not None:
             self._rehearse(context_params, cache_on_devices)
+
+    def free_memory(self) -> dict[str, int]:
+        """Free bytes of the devices that a failed allocation of theirs would abort; see check_room."""
+        return {one.name: one.memory()[0] for one in self._devices} if self._rehearse is not None else {}
 
     def _number(self, function: str) -> int:
         self.check()

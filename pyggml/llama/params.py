@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyggml.errors import UsageError
+from pyggml.errors import PyggmlError, UsageError
 from pyggml.llama.model import Model
 from pyggml.llama.numbers import MAX_INT32, choice, whole
 from pyggml.native.callbacks import Callback
@@ -31,6 +31,7 @@ class Request:
     n_ubatch: int
     n_seq_max: int
     kv_unified: bool
+    kv_per_stream: bool
     offload_kqv: bool
     type_k: str
     type_v: str
@@ -53,6 +54,7 @@ def fill(bindings: Bindings, model: Model, request: Request) -> Any:
 
     Raises:
         UsageError: a value that no context can have; the message names it and the numbers.
+        PyggmlError: the build lacks what is asked for.
     """
     lib = bindings.lib
     params = lib.llama_context_default_params()
@@ -70,6 +72,7 @@ def fill(bindings: Bindings, model: Model, request: Request) -> Any:
     params.kv_unified = bool(request.kv_unified)
     if params.kv_unified and params.n_seq_max > 1 and model.architecture in _UNIFIED_ALONE:
         raise UsageError(f"{model.architecture} cannot have {params.n_seq_max} sequences with kv_unified")
+    _lay_out(bindings, params, request)
     params.offload_kqv = bool(request.offload_kqv)
     types = {name: getattr(lib, f"GGML_TYPE_{name.upper()}") for name in CACHE_TYPES}
     params.type_k = choice("type_k", request.type_k, types)
@@ -117,6 +120,23 @@ def add_callbacks(bindings: Bindings, params: Any, request: Request) -> list[Cal
         params.cb_eval, params.cb_eval_user_data = callback.pointer, callback.data
         keep.append(callback)
     return keep
+
+
+def _lay_out(bindings: Bindings, params: Any, request: Request) -> None:
+    """The field is one of a patch: what does not ask for it works with every build."""
+    wanted = bool(request.kv_per_stream)
+    if hasattr(params, "kv_per_stream"):
+        params.kv_per_stream = wanted
+    elif wanted:
+        raise PyggmlError(
+            f"the build {bindings.build.record.variant} has no kv_per_stream",
+            "The patch per-stream-tensors brings it: pyggml patch apply && pyggml build",
+        )
+    if wanted and params.kv_unified and params.n_seq_max > 1:
+        raise UsageError(
+            f"kv_unified and kv_per_stream exclude each other: the {params.n_seq_max} sequences have one cache, "
+            "or one each"
+        )
 
 
 def _check_block(bindings: Bindings, model: Model, request: Request, params: Any) -> None:

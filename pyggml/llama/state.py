@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pyggml.errors import PyggmlError
 
-_MAGIC = b"pyggml state 1\n"
+_VERSION = 1
+_WORDS = b"pyggml state "
+_MAGIC = b"%b%d\n" % (_WORDS, _VERSION)
 _DIGEST = 32
 _HEADER_BYTES = 4
 _LONGEST_HEADER = 1 << 16
@@ -49,6 +52,13 @@ class State:
             PyggmlError: it is not one, or not whole.
         """
         blob = bytes(memoryview(blob))
+        version = re.match(b"%b(\\d{1,9})\n" % _WORDS, blob)
+        if version is not None and int(version[1]) != _VERSION:
+            raise PyggmlError(
+                f"{what} ({len(blob)} bytes) has version {int(version[1])} of pyggml's states; this pyggml reads "
+                f"version {_VERSION}",
+                "Save it anew, or read it with the pyggml that wrote it.",
+            )
         if not blob.startswith(_MAGIC):
             raise PyggmlError(
                 f"{what} ({len(blob)} bytes) was not saved by pyggml", "LlamaContext.save_state makes states."

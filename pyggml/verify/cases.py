@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyggml.errors import UsageError
 from pyggml.verify.compare import BOUND
+from pyggml.verify.work import Work
 
 MAX_DEVICES = 16
 """Virtual devices, as pyggml.native.environment has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
@@ -17,78 +18,11 @@ MAX_DEVICES = 16
 KV = ("device", "host")
 SPLIT_MODES = ("layer", "tensor")
 FLASH_ATTENTION = ("auto", "on", "off")
+PER_STREAM = "per-stream"
+LAYOUTS = ("one", PER_STREAM)
+"""Of the caches of several sequences: one tensor of all, or one of each (a patch of the series)."""
 
 Split = tuple[float, ...] | None
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a context is given to compute, the same for every configuration.
-
-    Attributes:
-        prompt: tokens of the first sequence's prompt; the others' are shorter, each by another length.
-        steps: tokens that follow, one of each sequence in every batch.
-        batch: most tokens of one batch; None for all of the prompts in one.
-        shift: positions that each sequence loses at its beginning after the prompt, the rest moving down.
-        seed: of the tokens.
-    """
-
-    prompt: int = 32
-    steps: int = 8
-    batch: int | None = None
-    shift: int = 0
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        for what, value, least in (
-            ("--prompt", self.prompt, 1),
-            ("--steps", self.steps, 0),
-            ("--shift", self.shift, 0),
-            ("--seed", self.seed, 0),
-        ):
-            if value < least:
-                raise UsageError(f"{what} is {value}; {least} or more makes sense")
-        if self.shift and self.shift >= self.length(0):
-            raise UsageError(f"--shift {self.shift} leaves nothing of a prompt of {self.prompt} tokens")
-        if self.shift and not self.steps:
-            raise UsageError(f"--shift {self.shift} is seen only by the steps after it, and there are 0")
-
-    def length(self, sequence: int) -> int:
-        """Tokens of the prompt of a sequence."""
-        return 1 + (self.prompt - 1 - sequence * max(1, self.prompt // 8)) % self.prompt
-
-    def batches(self, streams: int) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """The batches of the prompts: each a number of (sequence, first token, end)."""
-        room = self.batch if self.batch is not None else self.tokens(streams)
-        done: list[tuple[tuple[int, int, int], ...]] = []
-        now: list[tuple[int, int, int]] = []
-        left = room
-        for sequence in range(streams):
-            at, end = 0, self.length(sequence)
-            while at < end:
-                part = min(left, end - at)
-                now.append((sequence, at, at + part))
-                at, left = at + part, left - part
-                if not left:
-                    done.append(tuple(now))
-                    now, left = [], room
-        return (*done, tuple(now)) if now else tuple(done)
-
-    def tokens(self, streams: int) -> int:
-        """Tokens of all prompts together."""
-        return sum(self.length(sequence) for sequence in range(streams))
-
-    def rows(self, streams: int) -> list[tuple[int, int, int]]:
-        """Where each row of logits comes from: (step, sequence, token of the sequence); the prompt is step 0."""
-        found = [
-            (0, sequence, token)
-            for batch in self.batches(streams)
-            for sequence, first, end in batch
-            for token in range(first, end)
-        ]
-        for step in range(1, self.steps + 1):
-            found += [(step, seq, self.length(seq) + step - 1) for seq in range(streams)]
-        return found
 
 
 @dataclass(frozen=True)
@@ -102,6 +36,7 @@ class Run:
         kv: where the cache is, `device` or `host`.
         kv_type: of K and V.
         streams: sequences.
+        layout: of their caches, one of LAYOUTS.
     """
 
     build: str
@@ -113,6 +48,7 @@ class Run:
     kv_type: str
     streams: int
     unified: bool
+    layout: str
     flash_attn: str
     swa_full: bool
     poison: bool
@@ -130,7 +66,9 @@ class Run:
         if self.devices:
             parts.append(self.kv)
         parts.append(self.kv_type)
-        if self.streams > 1:
+        if self.layout == PER_STREAM:
+            parts.append(f"{self.streams} {PER_STREAM}")
+        elif self.streams > 1:
             parts.append(f"{self.streams} {'unified' if self.unified else 'streams'}")
         return " ".join(parts)
 
@@ -143,23 +81,27 @@ class Case:
         cpu: the reference, within upstream's bound; None for the reference itself.
         twin: the same with the cache on the devices, bit for bit.
         judged: whether it counts; references that nobody asked for do not.
+        one: the same with one tensor for all sequences, bit for bit.
     """
 
     run: Run
     cpu: Run | None = None
     twin: Run | None = None
     judged: bool = True
+    one: Run | None = None
 
     def elsewhere(self, build: str) -> Case:
-        """The same case of another build."""
+        """The same case of another build, with the layout that every build has."""
 
         def other(run: Run | None) -> Run | None:
-            return None if run is None else replace(run, build=build)
+            return None if run is None else replace(run, build=build, layout=LAYOUTS[0])
 
-        return Case(replace(self.run, build=build), other(self.cpu), other(self.twin), self.judged)
+        run = replace(self.run, build=build, layout=LAYOUTS[0])
+        cpu = other(self.cpu)
+        return Case(run, None if cpu == run else cpu, other(self.twin), self.judged)
 
     def runs(self) -> tuple[Run, ...]:
-        return tuple(run for run in (self.run, self.cpu, self.twin) if run is not None)
+        return tuple(run for run in (self.run, self.cpu, self.twin, self.one) if run is not None)
 
 
 @dataclass(frozen=True)
@@ -183,10 +125,11 @@ class Grid:
     kv_types: tuple[str, ...] = ("f16",)
     streams: tuple[int, ...] = (1,)
     unified: tuple[bool, ...] = (False,)
+    layouts: tuple[str, ...] = ("one",)
     flash_attn: str = "auto"
     swa_full: bool = False
     poison: bool = True
-    work: Work = Work()
+    work: Work = field(default_factory=Work)
     against: str | None = None
     bound: float = BOUND
 
@@ -214,6 +157,11 @@ class Grid:
                 raise UsageError(f"--streams {streams}: 1 to 256 are possible")
             if self.work.batch is not None and self.work.batch < streams:
                 raise UsageError(f"--batch {self.work.batch} has no room for a token of each of {streams}")
+        if not self.combinations:
+            raise UsageError(
+                "a unified cache has one stream, so there is nothing to lay out per stream",
+                "Add --unified no, or leave --layout away.",
+            )
         if not self.bound >= 0:
             raise UsageError(f"--bound is {self.bound}; 0 or more makes sense")
         if self.against == self.build:
@@ -224,6 +172,27 @@ class Grid:
         if self.devices is not None:
             return self.devices
         return tuple(dict.fromkeys(len(split) for split in self.splits)) or (2,)
+
+    @property
+    def combinations(self) -> tuple[tuple[int, bool, str], ...]:
+        """What caches there are to try: (streams, unified, layout); references before what refers to them."""
+        found = {
+            # One sequence alone has one cache in any case.
+            (streams, unified and streams > 1, layout): None
+            for streams, unified, layout in itertools.product(self.streams, self.unified, self._layouts)
+        }
+        return tuple(one for one in found if not (one[1] and one[2] == PER_STREAM))
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Numbers of sequences whose unified cache cannot be laid out per stream, although that was asked."""
+        if PER_STREAM not in self.layouts or True not in self.unified:
+            return ()
+        return tuple(streams for streams in self.streams if streams > 1)
+
+    @property
+    def _layouts(self) -> tuple[str, ...]:
+        return tuple(layout for layout in LAYOUTS if layout in self.layouts)
 
     def splits_for(self, count: int) -> tuple[Split, ...]:
         """The shares of that many devices: those given, else even ones."""
@@ -237,8 +206,8 @@ def expand(grid: Grid, models: Sequence[Path]) -> tuple[Case, ...]:
 
 
 def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
-    for kv_type, streams, unified in itertools.product(grid.kv_types, grid.streams, grid.unified):
-        cpu = Run(
+    for kv_type, (streams, unified, layout) in itertools.product(grid.kv_types, grid.combinations):
+        plain = Run(
             build=grid.build,
             model=model,
             devices=0,
@@ -247,17 +216,38 @@ def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
             kv="host",
             kv_type=kv_type,
             streams=streams,
-            # One sequence alone has one cache in any case.
-            unified=unified and streams > 1,
+            unified=unified,
+            layout=LAYOUTS[0],
             flash_attn=grid.flash_attn,
             swa_full=grid.swa_full,
             poison=grid.poison,
             work=grid.work,
         )
-        yield Case(cpu)
-        for mode, count in itertools.product(grid.split_modes, grid.device_counts):
-            for split in grid.splits_for(count):
-                twin = replace(cpu, devices=count, split_mode=mode, split=split, kv="device")
-                yield Case(twin, cpu=cpu, judged="device" in grid.kv)
-                if "host" in grid.kv:
-                    yield Case(replace(twin, kv="host"), cpu=cpu, twin=twin)
+        asked = LAYOUTS[0] in grid.layouts
+        yield Case(plain, judged=asked or layout == LAYOUTS[0])
+        cases = [
+            case
+            for mode, count in itertools.product(grid.split_modes, grid.device_counts)
+            for split in grid.splits_for(count)
+            for case in _of_split(grid, plain, replace(plain, devices=count, split_mode=mode, split=split))
+        ]
+        if layout == LAYOUTS[0]:
+            yield from cases
+            continue
+        yield _laid_out(Case(plain, cpu=plain))
+        for case in cases:
+            yield replace(case, judged=asked and case.judged)
+            yield _laid_out(case)
+
+
+def _of_split(grid: Grid, cpu: Run, run: Run) -> Iterator[Case]:
+    twin = replace(run, kv="device")
+    yield Case(twin, cpu=cpu, judged="device" in grid.kv)
+    if "host" in grid.kv:
+        yield Case(replace(run, kv="host"), cpu=cpu, twin=twin)
+
+
+def _laid_out(case: Case) -> Case:
+    """The case with a tensor for each sequence, compared with what it is with one for all."""
+    twin = None if case.twin is None else replace(case.twin, layout=PER_STREAM)
+    return replace(case, run=replace(case.run, layout=PER_STREAM), twin=twin, one=case.run)

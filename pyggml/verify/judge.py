@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 BAD = ("died", "hung", "failed", "nan", "differs", "over")
+NOT_RUN = ("refused", "unsupported")
 GOOD = ("identical", "within", "reference")
-VERDICTS = (*BAD, "unsupported", "fixed", *GOOD)
-"""From the worst: `differs` where bits are expected to be the same, `over` upstream's bound, `fixed` what did
-not work in the other build and may therefore differ from it, `within` the bound."""
+VERDICTS = (*BAD, *NOT_RUN, "fixed", *GOOD)
+"""From the worst: `differs` where bits are expected to be the same, `over` upstream's bound, `refused` a kind of
+cache that cannot be laid out per stream, and says so, `unsupported` what the model or the build cannot, `fixed`
+what did not work in the other build and may therefore differ from it, `within` the bound."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Check:
     """A comparison with one other run.
 
     Attributes:
-        against: `cpu`, `device` (the cache there), or the other build's variant.
+        against: `cpu`, `device` (the cache there), `one` (tensor for all sequences), or the other build's
+            variant.
         nmse, ulp, differing: see compare.Comparison; None if there was nothing to compare.
     """
 
@@ -85,6 +89,11 @@ class Record:
         return next((one for one in self.checks if one.against == against), None)
 
 
+_LAYOUT = re.compile(r"kv_per_stream|kv-per-stream|per[- ]stream")
+"""In a refusal that is about the layout, as llama.cpp words it."""
+_NOT_BUILT = "has no kv_per_stream"
+"""As pyggml.llama.params words it."""
+
 Load = Callable[["Path"], "Floats"]
 Outcomes = Mapping[Run, Outcome]
 
@@ -128,7 +137,6 @@ def judge(
 
 def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> Record:
     mine = outcomes[case.run]
-    reference = case.twin or case.cpu
 
     def record(verdict: str, reason: str, *checks: Check) -> Record:
         about = {**(outcomes[case.cpu or case.run].about or {}), **(mine.about or {})}
@@ -146,7 +154,7 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> Record:
         )
 
     if mine.logits is None:
-        return record(*_ended(mine, None if reference is None else outcomes[reference]))
+        return record(*_ended(case, outcomes))
     logits = load(mine.logits)
     nans, row = count_nan(logits)
     if row is not None:
@@ -155,21 +163,27 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> Record:
         return record("nan", f"{nans:,} of {logits.size:,} logits are NaN, the first at {where}")
     checks = [
         _check(case, against, outcomes[other], logits, load, bound)
-        for against, other in (("cpu", case.cpu), ("device", case.twin))
+        for against, other in (("cpu", case.cpu), ("device", case.twin), ("one", case.one))
         if other is not None
     ]
     if not checks:
         return record("reference", "")
     # Identical to a run that is itself beyond the bound (and a row of its own) is all that can be asked.
-    counting = checks[-1] if checks[-1].against == "cpu" or checks[-1].verdict != "failed" else checks[0]
+    exact = [check for check in checks if check.against != "cpu" and check.verdict != "failed"]
+    counting = min(exact, key=lambda check: VERDICTS.index(check.verdict)) if exact else checks[0]
     return record(counting.verdict, counting.reason, *checks)
 
 
-def _ended(mine: Outcome, reference: Outcome | None) -> tuple[str, str]:
+def _ended(case: Case, outcomes: Outcomes) -> tuple[str, str]:
+    mine = outcomes[case.run]
     if mine.kind != "refused":
         return mine.kind, mine.reason
-    if mine.supported or (reference is not None and reference.run.devices and reference.kind == "done"):
-        # The same with the cache on the devices works: this should.
+    if case.one is not None and _LAYOUT.search(mine.reason):
+        return "unsupported" if _NOT_BUILT in mine.reason else "refused", mine.reason
+    if mine.supported or any(
+        run is not None and outcomes[run].kind == "done" for run in (case.twin, case.one)
+    ):
+        # The same with the cache on the devices, or in one tensor, works: this should.
         return "failed", mine.reason
     return "unsupported", mine.reason
 
@@ -194,6 +208,8 @@ def _beside(mine: Record, other: Record, outcomes: Outcomes, load: Load, against
     here, there = outcomes[mine.case.run], outcomes[other.case.run]
     worked = other.verdict in GOOD
     if here.logits is None or there.logits is None:
+        if here.logits is None and mine.case.one is not None and mine.verdict in NOT_RUN:
+            return Check(against, mine.verdict, mine.reason)
         if here.logits is None and worked:
             return Check(against, "failed", f"works in {against}, and here: {mine.reason}")
         told = f"{there.kind if there.kind != 'refused' else other.verdict} in {against}: {there.reason}"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyggml.errors import PyggmlError
 from pyggml.llama import LlamaContext, Model
 from pyggml.native.environment import VirtualDevices
-from pyggml.verify.cases import Run
+from pyggml.verify.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.verify.compare import nmse
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def measure(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, 
         about = {"architecture": model.architecture, "kv_heads": model.n_head_kv, "sensitivity": None}
         phase("writing the logits")
         np.save(out, logits)
-        if not run.devices and run.work.prompt > 1 and not model.has_encoder:
+        if not run.devices and run.layout == LAYOUTS[0] and run.work.prompt > 1 and not model.has_encoder:
             phase("looking whether earlier tokens matter")
             with _context(model, run) as context:
                 about["sensitivity"] = _sensitivity(context, run, logits[run.work.length(0) - 1])
@@ -85,6 +85,7 @@ def _context(model: Model, run: Run) -> LlamaContext:
         n_ubatch=batch,
         n_seq_max=run.streams,
         kv_unified=run.unified,
+        kv_per_stream=run.layout == PER_STREAM,
         offload_kqv=run.kv == "device",
         type_k=run.kv_type,
         type_v=run.kv_type,
@@ -114,15 +115,17 @@ def _compute(context: LlamaContext, run: Run, phase: Phase) -> Floats:
             if gone:
                 context.memory.seq_rm(seq, 0, gone)
                 context.memory.seq_add(seq, -gone)
-    for step in range(work.steps):
-        phase(f"step {step + 1} of {work.steps}")
-        items = [(tokens[seq][[work.length(seq) + step]], seq) for seq in streams]
+    for stage in work.stages(run.streams):
+        phase(f"step {stage.step} of {work.steps}")
+        for seq in stage.leave:
+            context.memory.seq_rm(seq)
+        items = [(tokens[seq][first:end], seq) for seq, first, end in stage.parts]
         found.append(context.decode(items, logits="all"))
     return np.concatenate(found)
 
 
 def _tokens(context: LlamaContext, run: Run, seq: int) -> npt.NDArray[np.int64]:
-    count = run.work.length(seq) + run.work.steps
+    count = run.work.count(seq, run.streams)
     return np.random.default_rng([run.work.seed, seq]).integers(0, context.model.n_vocab, count)
 
 
@@ -145,7 +148,7 @@ def to_job(run: Run, out: Path, said: Path, timeout: float) -> bytes:
 
 def from_job(line: bytes) -> tuple[Run, Path, Path, float]:
     """What to_job wrote."""
-    from pyggml.verify.cases import Work
+    from pyggml.verify.work import Work
 
     job = json.loads(line)
     values = job["run"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pyggml.verify.judge import BAD, VERDICTS, Record
+from pyggml.verify.judge import BAD, NOT_RUN, VERDICTS, Record
 from pyggml.verify.matrix import Result
 
 if TYPE_CHECKING:
@@ -21,13 +21,14 @@ WORDS = {
     "nan": "NaN",
     "differs": "differ",
     "over": "over the bound",
+    "refused": "refused",
     "unsupported": "unsupported",
     "fixed": "did not work before",
     "identical": "identical",
     "within": "within the bound",
     "reference": "references",
 }
-_COLOURS = {**dict.fromkeys(BAD, "red"), "unsupported": "yellow", "fixed": "cyan"}
+_COLOURS = {**dict.fromkeys(BAD, "red"), **dict.fromkeys(NOT_RUN, "yellow"), "fixed": "cyan"}
 _MOST_NAMES = 12
 
 
@@ -70,9 +71,16 @@ def print_result(result: Result, console: Console, everything: bool = False) -> 
     rows = shown(result.records, everything)
     if rows:
         console.print(_table(rows, result.grid.against))
-    for reason, names in _unsupported(result.records):
-        console.print(f"{len(names)} unsupported: {reason}: ", style="yellow", end="", markup=False)
-        console.print(_listed(names), markup=False, highlight=False)
+    for verdict in NOT_RUN:
+        for reason, names in _not_run(result.records, verdict):
+            console.print(f"{len(names)} {verdict}: {reason}: ", style="yellow", end="", markup=False)
+            console.print(_listed(names), markup=False, highlight=False)
+    if result.grid.left_out:
+        told = ", ".join(str(streams) for streams in result.grid.left_out)
+        console.print(
+            f"not run: per-stream with a unified cache of {told} sequences, which has one stream",
+            style="yellow", markup=False,
+        )  # fmt: skip
     numb = _numb(result.records, result.grid.bound)
     if numb:
         told = f"{len(numb)} hardly depend on earlier tokens, so that little is proved of their caches: "
@@ -93,7 +101,7 @@ def summary(result: Result) -> str:
     judged = [record for record in result.records if record.case.judged and record.case.cpu is not None]
     bad = sum(record.bad for record in result.records)
     end = f"{bad} not as they should be" if bad else "nothing is wrong"
-    if not bad and not any(record.verdict not in ("unsupported",) for record in judged):
+    if not bad and all(record.verdict in NOT_RUN for record in judged):
         end = "nothing could be compared"
     return f"{models} models, {len(judged)} rows, {result.runs} runs in {result.seconds:.0f} s: {end}"
 
@@ -129,6 +137,7 @@ def _record(record: Record) -> dict[str, Any]:
         "kv_type": run.kv_type,
         "streams": run.streams,
         "unified": run.unified,
+        "layout": run.layout,
         "flash_attn": run.flash_attn,
         "swa_full": run.swa_full,
         "judged": record.case.judged,
@@ -155,15 +164,15 @@ def _table(rows: Sequence[Record], against: str | None) -> RenderableType:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = ["model", "configuration", "", "CPU", "device"] + ([against] if against else []) + ["why"]
+    one = any(record.case.one is not None for record in rows)
+    beside = ["cpu", "device", *(["one"] if one else []), *([against] if against else [])]
+    columns = ["model", "configuration", "", "CPU", *beside[1:], "why"]
     for name in columns:
         table.add_column(name, no_wrap=name != "why", overflow="fold")
     for record in rows:
         run = record.case.run
         why = " ".join(filter(None, (record.reason, _where(record), record.note and f"[{record.note}]")))
-        cells = [run.name, run.configuration(), record.verdict, _cell(record, "cpu"), _cell(record, "device")]
-        if against:
-            cells.append(_cell(record, against))
+        cells = [run.name, run.configuration(), record.verdict, *(_cell(record, other) for other in beside)]
         texts = [Text(cell) for cell in (*cells, why)]
         texts[2].stylize(_COLOURS.get(record.verdict, "green"))
         table.add_row(*texts)
@@ -185,11 +194,11 @@ def _is_end(record: Record) -> bool:
     return record.verdict in ("died", "hung", "failed")
 
 
-def _unsupported(records: Iterable[Record]) -> list[tuple[str, list[str]]]:
+def _not_run(records: Iterable[Record], verdict: str) -> list[tuple[str, list[str]]]:
     """Names by reason, most first."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
-        if record.verdict == "unsupported":
+        if record.verdict == verdict:
             run = record.case.run
             reason = record.reason.replace(f" of context of model '{run.model.name}'", "")
             reason = reason.replace(f" '{run.name.rpartition('-')[0]}'", "").replace(str(run.model), "it")
@@ -208,7 +217,7 @@ def _numb(records: Iterable[Record], bound: float) -> list[str]:
         record.case.run.name: None
         for record in records
         if record.case.cpu is not None
-        and record.verdict != "unsupported"
+        and record.verdict not in NOT_RUN
         and record.sensitivity is not None
         and record.sensitivity < bound
     }

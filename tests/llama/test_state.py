@@ -79,6 +79,7 @@ def test_bad_states_change_nothing(made: Callable[..., Path], open_context: Open
         (lambda: context.restore_state(b""), "was not saved by pyggml"),
         (lambda: context.restore_state(state.data), "was not saved by pyggml"),
         (lambda: context.restore_state(blob[:20]), "cut off or damaged"),
+        (lambda: context.restore_state(blob.replace(b" 1\n", b" 2\n", 1)), "version 2 of pyggml's states"),
         (lambda: context.restore_state(blob[:-1]), "cut off or damaged"),
         (lambda: context.restore_state(blob + b"x"), "cut off or damaged"),
         (lambda: context.restore_state(bytes(flipped)), "cut off or damaged"),

@@ -15,10 +15,11 @@ from pyggml.build.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.models.tiny import tiny_models
 from pyggml.native.load import active_build
-from pyggml.verify.cases import Case, Grid, Run, Work
+from pyggml.verify.cases import Case, Grid, Run
 from pyggml.verify.lively import lively_models
 from pyggml.verify.matrix import Result, run_matrix
 from pyggml.verify.outcome import Outcome
+from pyggml.verify.work import Work
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,6 +33,7 @@ CPU = Run(
     kv_type="f16",
     streams=1,
     unified=False,
+    layout="one",
     flash_attn="auto",
     swa_full=False,
     poison=True,
@@ -40,6 +42,10 @@ CPU = Run(
 DEVICE = replace(CPU, devices=2, split_mode="tensor", kv="device")
 HOST = replace(DEVICE, kv="host")
 REFERENCE, ON_DEVICES, ON_HOST = Case(CPU), Case(DEVICE, cpu=CPU), Case(HOST, cpu=CPU, twin=DEVICE)
+
+OWN_DEVICE, OWN_HOST = (replace(run, layout="per-stream") for run in (DEVICE, HOST))
+OWN_ON_DEVICES = Case(OWN_DEVICE, cpu=CPU, one=DEVICE)
+OWN_ON_HOST = Case(OWN_HOST, cpu=CPU, twin=OWN_DEVICE, one=HOST)
 
 LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)
 """Of a prompt of two tokens and one step."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pyggml.errors import UsageError
-from pyggml.verify.cases import Case, Grid, Work, expand
+from pyggml.verify.cases import Case, Grid, expand
+from pyggml.verify.work import Work
 
 A, B = Path("a.gguf"), Path("b.gguf")
 
@@ -73,6 +74,7 @@ def test_splits_decide_how_many_devices() -> None:
         ({"streams": (4,), "work": Work(batch=3)}, "no room for a token of each of 4"),
         ({"bound": float("nan")}, "--bound is nan"),
         ({"against": "this"}, "is the build itself"),
+        ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "nothing to lay out per stream"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:
@@ -80,50 +82,45 @@ def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:
         Grid("this", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"prompt": 0}, "--prompt is 0"),
-        ({"steps": -1}, "--steps is -1"),
-        ({"prompt": 8, "shift": 8}, "leaves nothing"),
-        ({"steps": 0, "shift": 1}, "seen only by the steps"),
-    ],
-)
-def test_work_that_cannot_be(options: dict[str, int], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        Work(**options)
-
-
-def test_prompts_have_different_lengths_and_none_is_empty() -> None:
-    assert [Work(prompt=32).length(seq) for seq in range(4)] == [32, 28, 24, 20]
-    for prompt in (1, 2, 3, 7, 32):
-        assert all(1 <= Work(prompt=prompt).length(seq) <= prompt for seq in range(256))
-
-
-@pytest.mark.parametrize("batch", [None, 1, 3, 5, 7, 100])
-@pytest.mark.parametrize("streams", [1, 2, 3])
-def test_batches_hold_every_token_once_and_in_order(batch: int | None, streams: int) -> None:
-    work = Work(prompt=8, batch=batch)
-    batches = work.batches(streams)
-    found = [(seq, token) for one in batches for seq, first, end in one for token in range(first, end)]
-    assert found == [(seq, token) for seq in range(streams) for token in range(work.length(seq))]
-    sizes = [sum(end - first for _, first, end in one) for one in batches]
-    if batch is None:
-        assert len(batches) == 1
-    else:
-        # All are full but the last.
-        assert all(size == batch for size in sizes[:-1]) and 0 < sizes[-1] <= batch
-
-
-def test_rows_name_step_sequence_and_token() -> None:
-    work = Work(prompt=3, steps=2)
-    assert [work.length(seq) for seq in range(2)] == [3, 2]
-    assert work.rows(2) == [
-        (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (0, 1, 1),
-        (1, 0, 3), (1, 1, 2), (2, 0, 4), (2, 1, 3),
-    ]  # fmt: skip
-
-
 def test_the_same_case_of_another_build_refers_to_that_build_only() -> None:
     host = expand(Grid("this"), [A])[2].elsewhere("other")
     assert {run.build for run in host.runs()} == {"other"}
+
+
+def test_a_layout_is_compared_with_the_one_tensor_in_the_same_place() -> None:
+    grid = Grid("this", streams=(1, 2), layouts=("per-stream", "one"), split_modes=("layer",))
+    cases = expand(grid, [A])
+    assert told(cases) == [
+        "a cpu f16", "a layer 2 device f16", "a layer 2 host f16",
+        "a cpu f16 1 per-stream", "a layer 2 device f16 1 per-stream", "a layer 2 host f16 1 per-stream",
+        "a cpu f16 2 streams", "a layer 2 device f16 2 streams", "a layer 2 host f16 2 streams",
+        "a cpu f16 2 per-stream", "a layer 2 device f16 2 per-stream", "a layer 2 host f16 2 per-stream",
+    ]  # fmt: skip
+    for one, own in zip(cases[6:9], cases[9:], strict=True):
+        assert one.one is None
+        assert own.one == one.run
+        assert own.cpu == cases[6].run
+    assert cases[11].twin == cases[10].run
+    assert all(case.judged for case in cases)
+
+
+def test_a_layout_alone_runs_the_one_tensor_but_does_not_judge_it() -> None:
+    cases = expand(Grid("this", streams=(2,), layouts=("per-stream",)), [A])
+    assert [case.run.layout for case in cases if case.judged] == ["per-stream"] * 3
+    assert {case.run for case in cases} >= {case.one for case in cases} - {None}
+
+
+def test_a_unified_cache_has_no_streams_to_lay_out() -> None:
+    grid = Grid("this", streams=(1, 2, 4), unified=(True, False), layouts=("one", "per-stream"))
+    assert grid.left_out == (2, 4)
+    assert grid.combinations == (
+        (1, False, "one"), (1, False, "per-stream"),
+        (2, True, "one"), (2, False, "one"), (2, False, "per-stream"),
+        (4, True, "one"), (4, False, "one"), (4, False, "per-stream"),
+    )  # fmt: skip
+    assert Grid("this", streams=(2,), unified=(True, False)).left_out == ()
+
+
+def test_another_build_has_the_layout_of_every_build() -> None:
+    case = expand(Grid("this", streams=(2,), layouts=("per-stream",)), [A])[-1].elsewhere("other")
+    assert {(run.build, run.layout) for run in case.runs()} == {("other", "one")}

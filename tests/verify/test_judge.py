@@ -10,7 +10,20 @@ import pytest
 from pyggml.verify.cases import Case
 from pyggml.verify.judge import Record, judge
 
-from .conftest import CPU, DEVICE, HOST, LOGITS, ON_DEVICES, ON_HOST, REFERENCE, Stage
+from .conftest import (
+    CPU,
+    DEVICE,
+    HOST,
+    LOGITS,
+    ON_DEVICES,
+    ON_HOST,
+    OWN_DEVICE,
+    OWN_HOST,
+    OWN_ON_DEVICES,
+    OWN_ON_HOST,
+    REFERENCE,
+    Stage,
+)  # fmt: skip
 
 
 def verdict(case: Case, stage: Stage, against: str | None = None) -> tuple[str, str]:
@@ -120,6 +133,54 @@ def test_host_where_the_devices_died_is_held_to_the_bound(stage: Stage) -> None:
     assert verdict(ON_HOST, stage)[0] == "within"
     stage.done(HOST, off(0, 1.0))
     assert verdict(ON_HOST, stage)[0] == "over"
+
+
+def test_a_layout_is_held_to_the_bits_of_the_one_tensor(stage: Stage) -> None:
+    for run in (CPU, DEVICE, HOST, OWN_DEVICE):
+        stage.done(run, off(0, 1e-6) if run is OWN_DEVICE else LOGITS)
+    stage.done(OWN_HOST)
+    assert verdict(OWN_ON_DEVICES, stage)[0] == "differs"
+    assert "against one" in verdict(OWN_ON_DEVICES, stage)[1]
+    # Its own twin on the devices differs, which must not be hidden by the one tensor on the host.
+    assert verdict(OWN_ON_HOST, stage)[0] == "differs"
+    stage.done(OWN_DEVICE)
+    assert verdict(OWN_ON_DEVICES, stage) == verdict(OWN_ON_HOST, stage) == ("identical", "")
+
+
+def test_a_layout_where_the_one_tensor_died_is_held_to_the_bound(stage: Stage) -> None:
+    stage.done(CPU)
+    stage.ended(DEVICE, "died", "SIGFPE")
+    stage.done(OWN_DEVICE)
+    assert verdict(OWN_ON_DEVICES, stage)[0] == "within"
+    stage.done(OWN_DEVICE, off(0, 1.0))
+    assert verdict(OWN_ON_DEVICES, stage)[0] == "over"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("llama_kv_cache_dsa does not support kv_per_stream", "refused"),
+        ("V is transposed, which a cache per stream cannot be", "refused"),
+        ("the build 4df29be4f-cpu has no kv_per_stream", "unsupported"),
+        ("unable to allocate VDEV0 buffer", "failed"),
+    ],
+)
+def test_a_layout_that_is_refused(other: Stage, reason: str, expected: str) -> None:
+    for run in (OWN_DEVICE, OWN_HOST):
+        other.ended(run, "refused", reason)
+    for case in (OWN_ON_DEVICES, OWN_ON_HOST):
+        assert verdict(case, other) == (expected, reason)
+        assert judge(case, other.outcomes, other.load).bad == (expected == "failed")
+        # The other build may be one without the patch: its one tensor works.
+        assert verdict(case, other, "other")[0] == expected
+
+
+def test_a_layout_beside_the_one_tensor_of_the_other_build(other: Stage) -> None:
+    other.done(OWN_DEVICE)
+    assert verdict(OWN_ON_DEVICES, other, "other") == ("identical", "")
+    other.done(OWN_DEVICE, off(0, 1e-6))
+    record = judge(OWN_ON_DEVICES, other.outcomes, other.load, "other")
+    assert [check.verdict for check in record.checks] == ["within", "differs", "differs"]
 
 
 def test_a_case_that_is_not_judged_is_not_bad(stage: Stage) -> None:

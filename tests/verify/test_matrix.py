@@ -15,9 +15,9 @@ import pytest
 
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
-from pyggml.verify.cases import Work
 from pyggml.verify.judge import Record
 from pyggml.verify.matrix import Result
+from pyggml.verify.work import Work
 
 pytestmark = pytest.mark.native
 

@@ -83,6 +83,19 @@ def test_models_that_do_not_look_at_their_cache_are_named() -> None:
     assert "dull" in text.partition("hardly")[2] and "fine" not in text.partition("hardly")[2]
 
 
+def test_refused_layouts_are_grouped_and_pairs_that_cannot_be_are_told() -> None:
+    grid = Grid("this", streams=(2, 4), unified=(True, False), layouts=("one", "per-stream"))
+    record = row("refused", "deepseek4-moe", reason="llama_kv_cache_dsv4 has no kv_per_stream layout")
+    console = Console(file=io.StringIO(), width=500)
+    with console.capture() as captured:
+        print_result(Result(grid, (record,), 1, 1.0), console)
+    assert "1 refused: llama_kv_cache_dsv4 has no kv_per_stream layout: deepseek4-moe" in captured.get()
+    assert (
+        "not run: per-stream with a unified cache of 2, 4 sequences, which has one stream" in captured.get()
+    )
+    assert exit_code([record]) == 0
+
+
 def test_reasons_are_counted_when_there_are_many() -> None:
     rows = [row("died", f"m{number}", reason="a.cpp:1: GGML_ASSERT(x) failed") for number in range(6)]
     assert "6 times a.cpp:1: GGML_ASSERT(x) failed" in printed(*rows)

@@ -15,6 +15,7 @@ from pyggml.native.vdev import find_vdev
 pytestmark = pytest.mark.native
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ROWS = ("Meta host KV", "Meta 3 seqs", "Meta host KV 3 seqs", "Meta 3 streams", "Meta host KV 3 streams")
 NAN_AT_THE_FIRST_CELL = "set:tensor=*kq_mask*,byte=1,mask=126"
 """The mask is f16 under FlashAttention and 0 where a token sees itself: 0x0000 becomes 0x7e00, a NaN."""
 
@@ -32,9 +33,9 @@ def llama_rows(*faults: str) -> tuple[int, dict[str, str]]:
     return done.returncode, {row[2]: row[4] for row in cells if len(row) > 5 and row[3] == "Dense"}
 
 
-@pytest.mark.parametrize("row", ["Meta host KV", "Meta 3 seqs", "Meta host KV 3 seqs"])
+@pytest.mark.parametrize("row", ROWS)
 def test_both_cache_places_and_several_sequences_are_rows(row: str) -> None:
-    """upstream-tests: the meta configuration runs in all four combinations, not in the plain one only."""
+    """upstream-tests: the meta configuration runs in all combinations of cache place, sequences and layout."""
     status, rows = llama_rows()
     assert row in rows, f"test-llama-archs has no row {row!r}, only {', '.join(rows)}"
     assert rows[row].startswith("OK"), rows[row]

@@ -1,0 +1,132 @@
+"""What each patch for streams of their own is for; every test fails without its patch."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyggml.llama import LlamaContext
+from pyggml.native.load import load
+from pyggml.testing.fixtures import MakeDevices
+
+from .conftest import Open, prompt
+
+pytestmark = pytest.mark.native
+STREAMS = 3
+
+
+def fill(context: LlamaContext, streams: int = STREAMS) -> None:
+    context.decode([(prompt(context, 8 + 5 * seq, seed=seq), seq) for seq in range(streams)])
+
+
+def raw_state(context: LlamaContext) -> bytes:
+    """The state of the whole context by upstream's function."""
+    bindings = load()
+    ffi, lib = bindings.ffi, bindings.lib
+    data = ffi.new("uint8_t[]", lib.llama_state_get_size(context.pointer))
+    assert lib.llama_state_get_data(context.pointer, data, len(data)) == len(data)
+    return bytes(ffi.buffer(data))
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma2"])
+def test_the_state_of_all_streams_is_restored(
+    tiny: Callable[[str], Path], open_context: Open, arch: str
+) -> None:
+    """state-restore-streams: each stream that is read leaves the others alone."""
+    one, other = (open_context(tiny(arch), n_ctx=256 * STREAMS, n_seq_max=STREAMS) for _ in range(2))
+    fill(one)
+    bindings, state = load(), raw_state(one)
+    data = bindings.ffi.from_buffer("uint8_t[]", state)
+    assert bindings.lib.llama_state_set_data(other.pointer, data, len(state)) == len(state)
+    assert [other.memory.pos_max(seq) for seq in range(STREAMS)] == [7, 12, 17]
+    assert raw_state(other) == state
+    # The next tokens of longer sequences may take other cells: a restored cache is searched from its start.
+    batch = [([seq + 1], seq) for seq in range(2)]
+    expected, found = one.decode(batch), other.decode(batch)
+    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+
+
+def test_a_state_that_is_cut_off_leaves_no_cells_without_data(
+    made: Callable[..., Path], open_context: Open
+) -> None:
+    """state-restore-streams: wherever it ends, the cache is empty and can be used."""
+    one, other = (open_context(made(), n_ctx=256 * STREAMS, n_seq_max=STREAMS) for _ in range(2))
+    fill(one)
+    bindings, state = load(), raw_state(one)
+    data = bindings.ffi.from_buffer("uint8_t[]", state)
+    for cut in (*range(0, 400, 13), len(state) // 2, len(state) - 1):
+        assert bindings.lib.llama_state_set_data(other.pointer, data, cut) == 0
+        assert [other.memory.pos_max(seq) for seq in range(STREAMS)] == [-1] * STREAMS, cut
+    other.memory.clear()
+    one.memory.clear()
+    expected, found = one.decode([1, 2, 3], 1), other.decode([1, 2, 3], 1)
+    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+
+
+@pytest.mark.parametrize("place", ["cpu", "layer-host", "tensor-device", "tensor-host"])
+def test_a_batch_of_one_session_on_another_stream_than_the_first(
+    made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices, place: str
+) -> None:
+    """per-stream-tensors: a stream's rows are counted from its own first cell.
+
+    The last of the streams is written to alone: with the rows of one tensor for all of them that would be
+    behind the end of its own. The sequences are as if each had a context to itself.
+    """
+    options: dict[str, Any] = {"n_ctx": 256 * STREAMS, "n_seq_max": STREAMS}
+    if place != "cpu":
+        virtual_devices(2)
+        mode, _, where = place.partition("-")
+        options |= {"devices": ["VDEV0", "VDEV1"], "split_mode": mode, "offload_kqv": where == "device"}
+    path = made(heads=4, kv_heads=2)
+    context = open_context(path, kv_per_stream=True, **options)
+    single = open_context(path, **{**options, "n_ctx": 256, "n_seq_max": 1})
+    for seq in (2, 0, 1, 2, 1):
+        tokens = prompt(context, 9 + seq, seed=seq)
+        single.memory.clear()
+        before = context.memory.pos_max(seq)
+        if before >= 0:
+            single.decode(tokens)
+        expected, found = single.decode(tokens, logits="all"), context.decode(tokens, seq, logits="all")
+        assert np.array_equal(expected.view(np.uint32), found.view(np.uint32)), f"sequence {seq}"
+
+
+def test_each_stream_has_tensors_and_a_buffer_for_each_place(
+    made: Callable[..., Path],
+    open_context: Open,
+    virtual_devices: MakeDevices,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """per-stream-tensors: the tensors' names, and a line for each buffer as programs have always read it."""
+    virtual_devices(2)
+    bindings, layers = load(), 4
+    seen: set[str] = set()
+
+    def note(tensor: Any, ask: bool) -> bool:
+        for source in tensor.src:
+            while source and source.view_src:
+                source = source.view_src
+            if source:
+                seen.add(bindings.ffi.string(source.name).decode())
+        return False
+
+    options = {"devices": ["VDEV0", "VDEV1"], "n_ctx": 256 * STREAMS, "n_seq_max": STREAMS, "on_node": note}
+    with caplog.at_level(logging.INFO, "pyggml.llama"):
+        context = open_context(made(layers=layers), kv_per_stream=True, **options)
+    fill(context)
+    expected = {f"cache_{kv}_l{il}_s{seq}" for kv in "kv" for il in range(layers) for seq in range(STREAMS)}
+    assert {name for name in seen if name.startswith("cache_")} == expected
+    sizes = re.findall(r"(\S+) KV buffer size = +([\d.]+) MiB \(stream (\d+)\)", caplog.text)
+    assert [(device, int(seq)) for device, _, seq in sizes] == [
+        (device, seq) for seq in range(STREAMS) for device in ("VDEV0", "VDEV1")
+    ]
+    # A cell has 2 KV heads of 16 values in f16, K and V, in each of the layers.
+    wanted = 256 * layers * 2 * 16 * 2 * 2 / 2**20
+    for seq in range(STREAMS):
+        own = [float(size) for _, size, number in sizes if int(number) == seq]
+        assert sum(own) == pytest.approx(wanted, abs=0.011)

@@ -1,0 +1,299 @@
+"""What a cache per stream costs when decoding, and what it costs not to unify a cache: ratios of one run.
+
+python tools/bench/streams.py                        SmolLM2, on the CPU and on two virtual devices
+python tools/bench/streams.py --devices seen         on the devices that ggml sees, e.g. CUDA
+python tools/bench/streams.py --model m.gguf --streams 4 --places cpu --runs 9 --json streams.json
+
+In each place the same sequences, with the same cells, lie in three contexts: in one tensor for all streams, in
+tensors of their own (kv_per_stream), and in a unified cache. They decode in turn, a token of every sequence in a
+batch, and then lose those tokens again. A figure is the median of the runs; a ratio is the median of the ratios
+of runs that followed each other, so that a machine with other work blurs it less. Goals: per stream within 5 %
+of the one tensor, and on the host a cache that is not unified within 2 % of one that is.
+
+Without the patch per-stream-tensors the first is left out. A virtual device computes on the CPU and its
+transfers are memcpys, so its times show work and bytes, not latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from pyggml.errors import PyggmlError
+from pyggml.ggml import VirtualDevices
+from pyggml.ggml.library import load
+from pyggml.llama import LlamaContext, Model, State
+from pyggml.models.known import get_model
+
+PLACES = ("cpu", "layer-device", "layer-host", "tensor-device", "tensor-host")
+ONE, OWN, UNIFIED = "one", "per-stream", "unified"
+CACHES = {ONE: {}, OWN: {"kv_per_stream": True}, UNIFIED: {"kv_unified": True}}
+OWN_GOAL, UNIFIED_GOAL = 0.95, 0.98
+CELLS = 256
+"""Caches are rounded up to it (llama_context::llama_context, src/llama-context.cpp)."""
+
+States = dict[int, State]
+"""A filled sequence, by the number of caches that the context has: upstream restores no other's."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One place and number of streams.
+
+    Attributes:
+        rates: tokens a second of each cache, medians.
+        own: rate of per-stream by that of the one tensor; None without the patch.
+        split: on the host, rate of the one tensor (not unified) by that of a unified cache; of several streams.
+        own_split: the same of per-stream.
+        refused: what creating the context said, of caches that there are not.
+    """
+
+    place: str
+    streams: int
+    rates: dict[str, float]
+    own: float | None
+    split: float | None
+    own_split: float | None
+    refused: dict[str, str]
+
+
+def main() -> None:
+    options = parse()
+    path = options.model or get_model("smollm2")
+    model_of = places(path, options)
+    clock = {"wall": time.perf_counter, "cpu": time.process_time}[options.clock]
+    print(
+        f"{path.name}, build {load().build.record.variant}, {options.threads} threads, {options.cells} cells a "
+        f"stream, median of {options.runs} runs of {options.steps} tokens a stream, {options.clock} clock"
+    )
+    print(
+        f"{'':<15}{'streams':>8}{'one t/s':>10}{'own t/s':>10}{'unified':>10}{'own/one':>10}{'one/unif.':>11}"
+        f"{'own/unif.':>11}"
+    )
+    figures, states = [], {}
+    for place in options.places:
+        with model_of(place) as model:
+            for streams in options.streams:
+                figure = measure(model, place, streams, states, options, clock)
+                figures.append(figure)
+                print(line(figure), flush=True)
+    judge(figures)
+    if options.json:
+        document = {
+            "model": path.name,
+            "build": load().build.record.variant,
+            "threads": options.threads,
+            "cells": options.cells,
+            "steps": options.steps,
+            "runs": options.runs,
+            "clock": options.clock,
+            "devices": options.devices,
+            "figures": [asdict(figure) for figure in figures],
+        }
+        options.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+
+
+def places(
+    path: Path, options: argparse.Namespace
+) -> Callable[[str], contextlib.AbstractContextManager[Model]]:
+    """`with places(...)(place) as model`: the model there, on virtual devices or on what ggml sees."""
+
+    @contextlib.contextmanager
+    def model_of(place: str) -> Iterator[Model]:
+        if place == "cpu":
+            with Model.load(path, devices=()) as model:
+                yield model
+            return
+        mode = place.partition("-")[0]
+        if options.devices == "seen":
+            with Model.load(path, devices=None, split_mode=mode) as model:
+                yield model
+            return
+        with VirtualDevices(int(options.devices), threads=options.threads) as devices:
+            # Every transfer would be a record.
+            load().lib.pyggml_vdev_ledger_enable(0)
+            with Model.load(path, devices=list(devices), split_mode=mode) as model:
+                yield model
+
+    return model_of
+
+
+def measure(
+    model: Model,
+    place: str,
+    streams: int,
+    states: States,
+    options: argparse.Namespace,
+    clock: Callable[[], float],
+) -> Figure:
+    """All caches of one place in turn."""
+    with contextlib.ExitStack() as stack:
+        contexts, refused = {}, {}
+        for name in (ONE, OWN, UNIFIED) if streams > 1 else (ONE, OWN):
+            try:
+                contexts[name] = stack.enter_context(context(model, place, streams, options, **CACHES[name]))
+            except PyggmlError as error:
+                if name != OWN:
+                    raise
+                refused[name] = error.message
+        for one in contexts.values():
+            fill(one, streams, options.cells, states)
+        names = list(contexts)
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        for run in range(options.runs + 1):
+            # Neither is always the first, and so never always after the same.
+            for name in names[run % len(names) :] + names[: run % len(names)]:
+                taken = timed(contexts[name], streams, options, clock)
+                # The first run makes the graphs.
+                if run:
+                    seconds[name].append(taken)
+    tokens = streams * options.steps
+    rates = {name: tokens / statistics.median(taken) for name, taken in seconds.items()}
+
+    def ratio(a: str, b: str) -> float | None:
+        """Rate of `a` by that of `b`."""
+        if a not in seconds or b not in seconds:
+            return None
+        return statistics.median(y / x for x, y in zip(seconds[a], seconds[b], strict=True))
+
+    host = place == "cpu" or place.endswith("-host")
+    return Figure(
+        place,
+        streams,
+        rates,
+        ratio(OWN, ONE),
+        ratio(ONE, UNIFIED) if host else None,
+        ratio(OWN, UNIFIED) if host else None,
+        refused,
+    )
+
+
+def context(
+    model: Model, place: str, streams: int, options: argparse.Namespace, **cache: bool
+) -> LlamaContext:
+    room = -(-(options.cells + options.steps) // CELLS) * CELLS
+    return LlamaContext(
+        model,
+        n_ctx=room * streams,
+        n_batch=max(streams, 64),
+        n_ubatch=max(streams, 64),
+        n_seq_max=streams,
+        offload_kqv=place.endswith("-device"),
+        type_k=options.kv_type,
+        type_v=options.kv_type,
+        flash_attn=True,
+        threads=options.threads,
+        **cache,
+    )
+
+
+def fill(one: LlamaContext, streams: int, cells: int, states: States) -> None:
+    """Put the same sequence into every stream; only the first of its kind computes it."""
+    kind = 1 if one.shared else streams
+    if kind not in states:
+        tokens = np.random.default_rng(1).integers(0, one.model.n_vocab, cells)
+        for at in range(0, cells, one.n_batch):
+            one.decode(tokens[at : at + one.n_batch], logits="none")
+        states[kind] = one.save_state(0)
+    for sequence in range(streams):
+        one.restore_state(states[kind], sequence)
+
+
+def timed(one: LlamaContext, streams: int, options: argparse.Namespace, clock: Callable[[], float]) -> float:
+    """Seconds of the steps; what they add is removed again."""
+    batches = [[([7 + step + seq], seq) for seq in range(streams)] for step in range(options.steps)]
+    start = clock()
+    for batch in batches:
+        one.decode(batch)
+    taken = clock() - start
+    for sequence in range(streams):
+        one.memory.seq_rm(sequence, options.cells)
+    return taken
+
+
+def line(figure: Figure) -> str:
+    def number(value: float | None, width: int, digits: int) -> str:
+        return f"{'-' if value is None else f'{value:.{digits}f}':>{width}}"
+
+    rates = "".join(number(figure.rates.get(name), 10, 1) for name in (ONE, OWN, UNIFIED))
+    ratios = number(figure.own, 10, 3) + number(figure.split, 11, 3) + number(figure.own_split, 11, 3)
+    why = "".join(f"  {name}: {text}" for name, text in figure.refused.items())
+    return f"{figure.place:<15}{figure.streams:>8}{rates}{ratios}{why}"
+
+
+def judge(figures: Sequence[Figure]) -> None:
+    for what, goal, values in (
+        ("per stream by one tensor", OWN_GOAL, [(one, one.own) for one in figures]),
+        ("not unified by unified, on the host", UNIFIED_GOAL, [(one, one.split) for one in figures]),
+        ("per stream by unified, on the host", UNIFIED_GOAL, [(one, one.own_split) for one in figures]),
+    ):
+        known = [(one, value) for one, value in values if value is not None]
+        if not known:
+            print(f"{what}: nothing was measured")
+            continue
+        worst, least = min(known, key=lambda pair: pair[1])
+        missed = sum(value < goal for _, value in known)
+        print(
+            f"{what}: {len(known) - missed} of {len(known)} at {goal:g} or more; "
+            f"the least {least:.3f}, {worst.place} with {worst.streams} streams"
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def several(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
+    parser.add_argument("--model", type=Path, metavar="FILE", help="a GGUF file; SmolLM2 by default")
+    parser.add_argument("--streams", type=several, default=[1, 2, 4, 8], metavar="N,...")
+    parser.add_argument(
+        "--places", type=lambda text: text.split(","), default=list(PLACES), metavar="PLACE,...",
+        help=f"of {', '.join(PLACES)}; all by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--devices", default="2", metavar="N|seen", help="virtual devices, or those that ggml sees"
+    )
+    parser.add_argument("--kv-type", default="f16", metavar="TYPE", help="of the cache; f16 by default")
+    parser.add_argument("--cells", type=int, default=240, metavar="N", help="of each stream; 240 by default")
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches of a run; 8 by default")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each; 5 by default")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the CPU and of each device")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall",
+        help="cpu: the process's own time, of which a busy machine takes nothing; with 1 thread",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    options = parser.parse_args()
+    unknown = [place for place in options.places if place not in PLACES]
+    if unknown:
+        parser.error(f"no place {unknown[0]}; there are {', '.join(PLACES)}")
+    if min(options.streams) < 1 or max(options.streams) > 64:
+        parser.error("--streams goes from 1 to 64")
+    if min(options.cells, options.steps, options.runs, options.threads) < 1:
+        parser.error("--cells, --steps, --runs and --threads are at least 1")
+    if options.devices != "seen" and not options.devices.isdecimal():
+        parser.error("--devices is a number, or: seen")
+    return options
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    try:
+        main()
+    except PyggmlError as failure:
+        sys.exit(f"streams: {failure}")

@@ -1,0 +1,266 @@
+"""llama-parallel's transcript in every place and layout of the KV cache: the same words, or exit status 1.
+
+python tools/transcripts.py                           SmolLM2, 8 clients, 16 sequences, temperature 0
+python tools/transcripts.py --against unpatched       and what another build says
+python tools/transcripts.py --devices 4 --arguments='-ctk q8_0 -ctv q8_0'
+
+Clients come and go as their answers end; every sequence begins as a copy of the shared system prompt. The hash
+is of what does not change from run to run: who asked what, the numbers of tokens, the answers, and the order of
+all that. On the CPU, and split by layer, everything computes the same sums; split by tensor, sums have another
+order and may lead to other words, but not to others with the cache on the host. The layout per stream is left out
+where the build has no --kv-per-stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pyggml.build.record import Build, find_build
+from pyggml.errors import PyggmlError
+from pyggml.models.known import get_model
+from pyggml.native.environment import VirtualDevices, program_environment
+from pyggml.native.load import active_build
+from pyggml.native.programs import find_program, signal_name
+from pyggml.native.vdev import find_vdev
+from pyggml.project import find_project
+
+PROGRAM = "llama-parallel"
+OPTION = "--kv-per-stream"
+GROUPS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    "sums as on the CPU": (
+        ("cpu", ("-dev", "none")),
+        ("layer, device", ("-sm", "layer", "-ngl", "99")),
+        ("layer, host", ("-sm", "layer", "-ngl", "99", "-nkvo")),
+    ),
+    "sums of parts": (
+        ("tensor, device", ("-sm", "tensor", "-ngl", "99")),
+        ("tensor, host", ("-sm", "tensor", "-ngl", "99", "-nkvo")),
+    ),
+}
+# The answers in llama-parallel's log, by its colours: nothing in an answer can look so (examples/parallel).
+ANSWER = re.compile(
+    r"\x1b\[31mClient +(\d+), seq +(\d+)/ *\d+, prompt +(\d+) t, response +(\d+) t, time[^\n]*, "
+    r"cache miss (\d+) \x1b\[0m *\n\nInput: +(.*?)\n\x1b\[35mResponse: (.*?)\x1b\[0m",
+    re.DOTALL,
+)
+_ASSERTION = re.compile(r"^[^\n]*: (?:GGML_ASSERT\(.*|.*\berror: .*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes:
+        layout: `one`, or `per-stream`.
+        hash: of the transcript; None if there is none.
+        answers, tokens: in it.
+        reason: why there is no transcript.
+        wanted: another hash than the group's is a failure.
+    """
+
+    group: str
+    place: str
+    build: str
+    layout: str
+    hash: str | None
+    answers: int
+    tokens: int
+    seconds: float
+    reason: str = ""
+    wanted: bool = True
+
+
+def main() -> int:
+    options = parse()
+    project = find_project(Path(__file__).parent)
+    build = find_build(project, options.variant) if options.variant else active_build(project.root)
+    other = find_build(project, options.against) if options.against else None
+    model = options.model or get_model("smollm2")
+    print(
+        f"{PROGRAM} with {model.name}: {options.clients} clients, {options.sequences} sequences of at most "
+        f"{options.predict} tokens, temperature 0, {options.devices} virtual devices"
+    )
+    print(f"{'place':<16}{'build':<20}{'layout':<12}{'hash':<18}{'answers':>8}{'tokens':>8}{'s':>7}")
+    rows = []
+    for row in run_all(build, other, model, options):
+        rows.append(row)
+        print(line(row), flush=True)
+    wrong = verdict(rows)
+    if options.json:
+        document = {"model": model.name, "ok": not wrong, "rows": [asdict(row) for row in rows]}
+        options.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return 1 if wrong else 0
+
+
+def run_all(build: Build, other: Build | None, model: Path, options: argparse.Namespace) -> Iterator[Row]:
+    builds = [(build, layout) for layout in (("one", "per-stream") if has_layout(build) else ("one",))]
+    if other is not None:
+        builds.insert(0, (other, "one"))
+    elif len(builds) == 1:
+        print(f"the build {build.record.variant} has no {OPTION}: only one layout")
+    for group, places in GROUPS.items():
+        for place, arguments in places:
+            if place.partition(",")[0] not in options.places:
+                continue
+            for one, layout in builds:
+                yield run(one, group, place, arguments, layout, model, options, wanted=one is not other)
+
+
+def has_layout(build: Build) -> bool:
+    done = subprocess.run(
+        [find_program(build, PROGRAM), "--help"], capture_output=True, text=True, env=environment(build, None)
+    )
+    return OPTION in done.stdout + done.stderr
+
+
+def run(
+    build: Build,
+    group: str,
+    place: str,
+    arguments: Sequence[str],
+    layout: str,
+    model: Path,
+    options: argparse.Namespace,
+    wanted: bool,
+) -> Row:
+    cells = -(-options.cells // 256) * 256
+    command: list[str | Path] = [
+        find_program(build, PROGRAM), "-m", model, "-np", str(options.clients), "-ns", str(options.sequences),
+        "-n", str(options.predict), "--temp", "0", "-fa", "on", "-pps", "-t", str(options.threads),
+        # One sequence more, for the system prompt.
+        "-c", str(cells * (options.clients + 1)), *arguments, *shlex.split(options.arguments),
+    ]  # fmt: skip
+    if layout == "per-stream":
+        command.append(OPTION)
+    devices = None
+    if place != "cpu":
+        devices = VirtualDevices(options.devices, threads=options.threads)
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=environment(build, devices), timeout=options.timeout, check=False,
+        )  # fmt: skip
+        status, said = done.returncode, done.stdout.decode("utf-8", "replace")
+        reason = why(status, said)
+    except subprocess.TimeoutExpired as error:
+        said, reason = (error.stdout or b"").decode("utf-8", "replace"), f"no end after {options.timeout} s"
+    seconds = time.monotonic() - start
+    answers = ANSWER.findall(said)
+    tokens = sum(int(answer[3]) for answer in answers)
+    if not reason and len(answers) != options.sequences:
+        reason = f"{len(answers)} of {options.sequences} answers are in its output"
+    found = None if reason else hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
+    return Row(
+        group,
+        place,
+        build.record.variant,
+        layout,
+        found,
+        len(answers),
+        tokens,
+        round(seconds, 1),
+        reason,
+        wanted,
+    )
+
+
+def environment(build: Build, devices: VirtualDevices | None) -> Mapping[str, str]:
+    env = {**os.environ, "GGML_NO_BACKTRACE": "1", "LLAMA_LOG_COLORS": "on"}
+    if devices is None:
+        return {name: value for name, value in env.items() if name != "GGML_BACKEND_PATH"}
+    return program_environment(find_vdev(build), devices, env)
+
+
+def why(status: int, said: str) -> str:
+    if status == 0:
+        return ""
+    end = f"ended by {signal_name(-status)}" if status < 0 else f"exit status {status}"
+    found = _ASSERTION.findall(said)
+    lines = found or [text for text in said.splitlines() if text.strip()]
+    return f"{end}: {lines[-1].strip()}" if lines else end
+
+
+def line(row: Row) -> str:
+    told = row.hash or f"- {row.reason}"
+    if row.hash is None:
+        return f"{row.place:<16}{row.build:<20}{row.layout:<12}{told}"
+    return (
+        f"{row.place:<16}{row.build:<20}{row.layout:<12}{told:<18}{row.answers:>8}{row.tokens:>8}"
+        f"{row.seconds:>7.1f}"
+    )
+
+
+def verdict(rows: Sequence[Row]) -> bool:
+    """Print what agrees; whether anything does not."""
+    wrong = False
+    for group in dict.fromkeys(row.group for row in rows):
+        own = [row for row in rows if row.group == group]
+        hashes = {row.hash for row in own if row.hash is not None}
+        failed = [row for row in own if row.hash is None]
+        bad = len(hashes) != 1 or any(row.wanted for row in failed)
+        wrong |= bad
+        names = ", ".join(dict.fromkeys(row.place for row in own))
+        told = f"{len(own) - len(failed)} transcripts, {len(hashes)} hash{'es' * (len(hashes) != 1)}"
+        gone = f", {len(failed)} without one" if failed else ""
+        print(f"{group} ({names}): {told}{gone}: {'DIFFERENT' if bad else 'the same'}")
+    return wrong
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="FILE", help="a GGUF file with a vocabulary; SmolLM2 by default"
+    )
+    parser.add_argument("--variant", metavar="V", help="the build; by default the active one")
+    parser.add_argument("--against", metavar="V", help="another build, normally the unpatched one")
+    parser.add_argument("--clients", type=int, default=8, metavar="N", help="8 by default")
+    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="16 by default")
+    parser.add_argument(
+        "--predict", type=int, default=32, metavar="N", help="most tokens of an answer; 32 by default"
+    )
+    parser.add_argument(
+        "--cells", type=int, default=512, metavar="N", help="of each sequence; 512 by default"
+    )
+    parser.add_argument("--devices", type=int, default=2, metavar="N", help="virtual devices; 2 by default")
+    parser.add_argument(
+        "--places", type=lambda text: text.split(","), default=["cpu", "layer", "tensor"], metavar="PLACE,...",
+        help="of cpu, layer, tensor; all by default",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=int, default=2, metavar="N", help="of the CPU and of each device; 2 by default"
+    )
+    parser.add_argument("--arguments", default="", metavar="TEXT", help=f"more of {PROGRAM}'s")
+    parser.add_argument(
+        "--timeout", type=float, default=300, metavar="S", help="for each run; 300 by default"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
+    options = parser.parse_args()
+    if min(options.clients, options.sequences, options.predict, options.cells, options.threads) < 1:
+        parser.error("numbers are at least 1")
+    if unknown := set(options.places) - {"cpu", "layer", "tensor"}:
+        parser.error(f"no place {sorted(unknown)[0]}; there are cpu, layer, tensor")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PyggmlError as failure:
+        print(f"transcripts: {failure}", file=sys.stderr)
+        sys.exit(failure.exit_code)
