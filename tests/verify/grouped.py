@@ -1,4 +1,4 @@
-"""A linear attention with more V heads than K heads, made of upstream's tiny model with as many."""
+"""A linear attention with more V heads than K heads, made of upstream's tiny model."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ def with_grouped_v_heads(source: Path, target: Path, ratio: int = 2) -> Path:
             value *= ratio
         kind = field.types[0]
         writer.add_key_value(field.name, value, kind, field.types[-1] if kind.name == "ARRAY" else None)
+    heads = {
+        key: int(reader.fields[f"{arch}.ssm.{key}"].contents()) for key in ("group_count", "time_step_rank")
+    }
+    part = heads["time_step_rank"] / (2 * heads["group_count"] + heads["time_step_rank"])
     linear = {t.name.split(".ssm_")[0] for t in reader.tensors if ".ssm_conv1d" in t.name}
     rng = np.random.default_rng(11)
     for tensor in reader.tensors:
         data = np.array(tensor.data)
         if tensor.name.rsplit(".", 2)[0] in linear or tensor.name.rsplit(".", 1)[0] in linear:
-            data = _wider(tensor.name, data, ratio, rng)
+            data = _wider(tensor.name, data, ratio, part, rng)
         writer.add_tensor(tensor.name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -47,14 +51,14 @@ def with_grouped_v_heads(source: Path, target: Path, ratio: int = 2) -> Path:
     return target
 
 
-def _wider(name: str, data: Array, ratio: int, rng: np.random.Generator) -> Array:
+def _wider(name: str, data: Array, ratio: int, part: float, rng: np.random.Generator) -> Array:
+    """`part` is V's share of Q, K and V together."""
     found = _BY_VALUE.search(name)
     if found is None:
         return data
     axis = data.ndim - 1 if found[1] == "ssm_out" else 0
     length = data.shape[axis]
-    # Q, K and V have as many heads in the source.
-    value = length // 3 if found[1] in ("attn_qkv", "ssm_conv1d") else length
+    value = round(length * part) if found[1] in ("attn_qkv", "ssm_conv1d") else length
     shape = list(data.shape)
     shape[axis] = (ratio - 1) * value
     more = (data.std() * rng.standard_normal(shape) + data.mean()).astype(data.dtype)
