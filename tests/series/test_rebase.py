@@ -259,7 +259,9 @@ def test_record_says_which_line_a_rebase_would_write_differently(four: TwoPins) 
     four.git("commit", "--amend", "-q", "--no-edit", "--date", "2001-02-03T04:05:06Z")
     four.ok("patch", "refresh")
     told = four.refused("patch", "rebase", "--record", "--from", "one", "--onto", "two")
-    assert "0004-after.patch would not come out of a rebase as it is: line 3 is 'Date: Sat, 3 Feb 2001" in told
+    assert (
+        "0004-after.patch would not come out of a rebase as it is: line 3 is 'Date: Sat, 3 Feb 2001" in told
+    )
 
 
 def test_replace_overwrites_and_undo_brings_back(four: TwoPins) -> None:

@@ -32,6 +32,8 @@ def with_grouped_v_heads(source: Path, target: Path, ratio: int = 2) -> Path:
         if field.name in [f"{arch}.{key}" for key in _KEYS]:
             value *= ratio
         kind = field.types[0]
+        if kind.name == "ARRAY" and not len(value):
+            continue
         writer.add_key_value(field.name, value, kind, field.types[-1] if kind.name == "ARRAY" else None)
     heads = {
         key: int(reader.fields[f"{arch}.ssm.{key}"].contents()) for key in ("group_count", "time_step_rank")

@@ -43,6 +43,15 @@ def test_k_and_v_heads_of_different_widths(
     assert tensor["host"].verdict == "identical", tensor["host"].reason
 
 
+def test_shares_that_are_not_exact(tmp_path: Path, matrix: Matrix) -> None:
+    """split-rounding: as a float 1/1.2 of the width of Q is below 5 of 6 heads, and that of K is not."""
+    shape = ModelShape(heads=18, kv_heads=6, k_size=128, embd=64, ff=96, vocab=300)
+    found = rows(matrix(make_llama(shape, tmp_path / "wide.gguf"), splits=((1.0, 0.2),)))
+    tensor = {r.case.run.kv: r for r in found.values() if r.case.run.split_mode == "tensor"}
+    assert tensor["device"].verdict == "within", tensor["device"].reason
+    assert tensor["host"].verdict == "identical", tensor["host"].reason
+
+
 @pytest.mark.parametrize("grouped", [False, True], ids=["alone", "grouped"])
 def test_qwen3next_on_three_devices(lively: Lively, matrix: Matrix, tmp_path: Path, grouped: bool) -> None:
     """qwen3next-heads: three devices do not divide its heads as two do.
