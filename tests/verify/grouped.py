@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_BY_VALUE = re.compile(r"\.(attn_qkv|attn_gate|ssm_conv1d|ssm_dt|ssm_a|ssm_ba|ssm_out)\b")
+_BY_VALUE = re.compile(r"\.(ssm_in|attn_qkv|attn_gate|ssm_conv1d|ssm_dt|ssm_a|ssm_ba|ssm_out)\b")
 _KEYS = ("ssm.time_step_rank", "ssm.inner_size")
 
 
@@ -35,16 +35,18 @@ def with_grouped_v_heads(source: Path, target: Path, ratio: int = 2) -> Path:
         if kind.name == "ARRAY" and not len(value):
             continue
         writer.add_key_value(field.name, value, kind, field.types[-1] if kind.name == "ARRAY" else None)
-    heads = {
-        key: int(reader.fields[f"{arch}.ssm.{key}"].contents()) for key in ("group_count", "time_step_rank")
-    }
-    part = heads["time_step_rank"] / (2 * heads["group_count"] + heads["time_step_rank"])
+    keys, values = (
+        int(reader.fields[f"{arch}.ssm.{key}"].contents()) for key in ("group_count", "time_step_rank")
+    )
+    # V's share of Q, K and V, and of those with the gate.
+    parts = {"attn_qkv": values / (2 * keys + values), "ssm_in": values / (keys + values)}
+    parts["ssm_conv1d"] = parts["attn_qkv"]
     linear = {t.name.split(".ssm_")[0] for t in reader.tensors if ".ssm_conv1d" in t.name}
     rng = np.random.default_rng(11)
     for tensor in reader.tensors:
         data = np.array(tensor.data)
         if tensor.name.rsplit(".", 2)[0] in linear or tensor.name.rsplit(".", 1)[0] in linear:
-            data = _wider(tensor.name, data, ratio, part, rng)
+            data = _wider(tensor.name, data, ratio, parts, rng)
         writer.add_tensor(tensor.name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -53,14 +55,13 @@ def with_grouped_v_heads(source: Path, target: Path, ratio: int = 2) -> Path:
     return target
 
 
-def _wider(name: str, data: Array, ratio: int, part: float, rng: np.random.Generator) -> Array:
-    """`part` is V's share of Q, K and V together."""
+def _wider(name: str, data: Array, ratio: int, parts: dict[str, float], rng: np.random.Generator) -> Array:
     found = _BY_VALUE.search(name)
-    if found is None:
+    if found is None or name.endswith("scale"):
         return data
     axis = data.ndim - 1 if found[1] == "ssm_out" else 0
     length = data.shape[axis]
-    value = round(length * part) if found[1] in ("attn_qkv", "ssm_conv1d") else length
+    value = round(length * parts.get(found[1], 1.0))
     shape = list(data.shape)
     shape[axis] = (ratio - 1) * value
     more = (data.std() * rng.standard_normal(shape) + data.mean()).astype(data.dtype)
