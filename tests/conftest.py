@@ -1,4 +1,7 @@
-"""The native tests need the built llama.cpp of this project: what is missing of it is made before the first."""
+"""The native tests need the built llama.cpp of this project: what is missing of it is made before the first.
+
+It is that of the default pin; PYGGML_TESTS_PIN names another one, which the work tree then moves to.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             told = step.done * 5 // max(step.total, 1)
             say(f"built {step.done} of {step.total} steps")
 
-    project = Project(ROOT)
+    project, pin = Project(ROOT), os.environ.get("PYGGML_TESTS_PIN")
     start = time.monotonic()
     try:
         pins = read_pins(project)
         with project.lock("tests"):
             say("the source, fetched unless it is there")
-            fetch(project, pins, pins.get(None))
-        apply_series(project)
+            fetch(project, pins, pins.get(pin))
+        apply_series(project, pin)
         build_all(project, BuildOptions(), step, say)
     except PyggmlError as error:
         pytest.exit(f"the native tests cannot be prepared: {error}", returncode=1)

@@ -61,6 +61,25 @@ def check_transfer(tensor: Tensor, owner: Owner, offset: int, size: int, *, writ
         _check_slices(tensor, what, state, offset, size)
 
 
+def check_fill(tensor: Tensor, owner: Owner, value: int) -> None:
+    """Raise if filling a tensor would end the process.
+
+    Raises:
+        PyggmlError: the build's meta buffers have no memset_tensor, or it cannot fill this one.
+    """
+    from pyggml.ggml.buffer import Buffer
+
+    if not tensor.raw.buffer.iface.memset_tensor:
+        raise PyggmlError(f"{tensor.described()} is on a MetaDevice, which cannot fill", "Use set().")
+    check_transfer(tensor, owner, 0, tensor.nbytes, writing=True)
+    state = owner.split_states.get(tensor.raw) if isinstance(owner, Buffer) else None
+    if value and state is not None and state.axis == Axis.PARTIAL:
+        raise PyggmlError(
+            f"{tensor.described()} on a MetaDevice is a sum over devices: it can be filled with 0 only",
+            "Use set() for another value.",
+        )
+
+
 def _check_partial(tensor: Tensor, what: str, offset: int, size: int, writing: bool) -> None:
     if not writing:
         raise PyggmlError(f"{what} is a sum whose summands are on the devices: it cannot be read")

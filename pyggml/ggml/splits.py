@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pyggml.ggml.scheduler import Scheduler
 
 _INPUTS = 30
-"""GGML_SCHED_MAX_SPLIT_INPUTS: with that many, a node with another one begins a new split."""
+"""GGML_SCHED_MAX_SPLIT_INPUTS: with that many, a node with another one begins a new split in older trees."""
+
+_Part = tuple[Any, int, list["InputCopy"]]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,22 @@ def read_splits(scheduler: Scheduler, graph: Graph, placement: Placement) -> lis
     Raises:
         PyggmlError: the number of splits is not the one that upstream says: its rules have changed.
     """
+    said = load().lib.ggml_backend_sched_get_n_splits(scheduler.raw)
+    # Nothing in the library tells whether it limits the inputs of a split, but the number of splits does.
+    tried = [_parts(scheduler, graph, placement, limit) for limit in (_INPUTS, None)]
+    parts = next((one for one in tried if len(one) == said), None)
+    if parts is None:
+        raise PyggmlError(f"upstream made {said} splits, and the graph shows {len(tried[0])}")
+    ends = [start for _, start, _ in parts[1:]] + [len(placement.nodes)]
+    backends = {one.raw: one for one in scheduler.backends}
+    return [
+        Split(backends[own], start, end, tuple(inputs))
+        for (own, start, inputs), end in zip(parts, ends, strict=True)
+    ]
+
+
+def _parts(scheduler: Scheduler, graph: Graph, placement: Placement, limit: int | None) -> list[_Part]:
+    """Backend, first node and inputs of each split, if a split has at most `limit` inputs."""
     bindings = load()
     ffi, lib = bindings.ffi, bindings.lib
     context = graph.context
@@ -65,7 +83,7 @@ def read_splits(scheduler: Scheduler, graph: Graph, placement: Placement) -> lis
     def backend_of(raw: Any) -> Any:
         return lib.ggml_backend_sched_get_tensor_backend(scheduler.raw, raw)
 
-    parts: list[tuple[Any, int, list[InputCopy]]] = []
+    parts: list[_Part] = []
     copied: set[tuple[Any, Any]] = set()
     for number, raw in enumerate(placement.nodes):
         if is_view_op(Tensor(context, raw).op):
@@ -75,7 +93,7 @@ def read_splits(scheduler: Scheduler, graph: Graph, placement: Placement) -> lis
         pairs = list(zip(placement.sources[number], [one for one in now if one], strict=True))
         if not parts:
             parts.append((own, 0, []))
-        elif own != parts[-1][0] or _begins(scheduler, pairs, own, parts[-1][2], copied, backend_of):
+        elif own != parts[-1][0] or _begins(pairs, own, parts[-1][2], copied, backend_of, limit):
             parts.append((own, number, []))
         for source, copy in pairs:
             if source != copy and (source, own) not in copied:
@@ -84,24 +102,16 @@ def read_splits(scheduler: Scheduler, graph: Graph, placement: Placement) -> lis
                 parts[-1][2].append(InputCopy(name, lib.ggml_nbytes(source), Tensor(context, source)))
     if not parts:
         parts.append((scheduler.backends[0].raw, 0, []))
-    said = lib.ggml_backend_sched_get_n_splits(scheduler.raw)
-    if said != len(parts):
-        raise PyggmlError(f"upstream made {said} splits, and the graph shows {len(parts)}")
-    ends = [start for _, start, _ in parts[1:]] + [len(placement.nodes)]
-    backends = {one.raw: one for one in scheduler.backends}
-    return [
-        Split(backends[own], start, end, tuple(inputs))
-        for (own, start, inputs), end in zip(parts, ends, strict=True)
-    ]
+    return parts
 
 
 def _begins(
-    scheduler: Scheduler,
     pairs: list[tuple[Any, Any]],
     own: Any,
     inputs: list[InputCopy],
     copied: set[tuple[Any, Any]],
     backend_of: Any,
+    limit: int | None,
 ) -> bool:
     lib = load().lib
     if not inputs:
@@ -111,6 +121,6 @@ def _begins(
         weights = source.buffer and source.buffer.usage == lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
         if weights and elsewhere and backend_of(source) != own:
             return True
-        if len(inputs) >= _INPUTS and elsewhere and (source, own) not in copied:
+        if limit is not None and len(inputs) >= limit and elsewhere and (source, own) not in copied:
             return True
     return False

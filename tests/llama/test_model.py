@@ -57,8 +57,8 @@ def test_special_tokens_in_text(made: Callable[..., Path]) -> None:
             model.tokenize("\ud800")
 
 
-def test_model_without_text(tiny: Callable[[str], Path]) -> None:
-    with Model.load(tiny("llama"), devices=()) as model:
+def test_model_without_text(made: Callable[..., Path]) -> None:
+    with Model.load(made(vocab=128), devices=()) as model:
         assert not model.reads_text
         for call in (lambda: model.tokenize("a"), lambda: model.detokenize([1]), lambda: model.is_end(1)):
             with pytest.raises(PyggmlError, match="128 tokens but no text"):

@@ -254,6 +254,16 @@ def test_record_keeps_messages_and_fields(four: TwoPins) -> None:
     assert four.new_files() == files
 
 
+def test_record_says_which_line_a_rebase_would_write_differently(four: TwoPins) -> None:
+    finish(four)
+    four.git("commit", "--amend", "-q", "--no-edit", "--date", "2001-02-03T04:05:06Z")
+    four.ok("patch", "refresh")
+    told = four.refused("patch", "rebase", "--record", "--from", "one", "--onto", "two")
+    assert (
+        "0004-after.patch would not come out of a rebase as it is: line 3 is 'Date: Sat, 3 Feb 2001" in told
+    )
+
+
 def test_replace_overwrites_and_undo_brings_back(four: TwoPins) -> None:
     finish(four)
     four.ok("patch", "drop", "after")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.verify.lively import lively_models, make_lively, scaled
+from pyggml.verify.lively import deviation, lively_models, make_lively, scaled
 
 
-def drawn(*shape: int) -> np.ndarray:
-    return (np.random.default_rng(7).standard_normal(shape) * 0.01).astype(np.float32)
+def drawn(*shape: int, by: float = 0.01) -> np.ndarray:
+    return (np.random.default_rng(7).standard_normal(shape) * by).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,29 @@ def drawn(*shape: int) -> np.ndarray:
     ],
 )
 def test_vectors(name: str, mean: float, deviation: float) -> None:
-    made = scaled(name, drawn(4000))
+    made = scaled(name, drawn(4000), 0.01)
     assert made.dtype == np.float32
     assert made.mean() == pytest.approx(mean, abs=0.05)
     assert made.std() == pytest.approx(deviation, rel=0.05)
 
 
 def test_matrices_keep_the_variance_of_their_input() -> None:
-    matrix = scaled("blk.0.ffn_up.weight", drawn(400, 256))
+    matrix = scaled("blk.0.ffn_up.weight", drawn(400, 256), 0.01)
     x = np.random.default_rng(1).standard_normal(256)
     assert (matrix @ x).std() == pytest.approx(1.0, rel=0.15)
 
 
 def test_the_decay_of_a_state_is_negative() -> None:
-    assert (scaled("blk.0.ssm_a", drawn(100_000)) <= 0).all()
+    assert (scaled("blk.0.ssm_a", drawn(100_000), 0.01) <= 0).all()
+
+
+@pytest.mark.parametrize("by", [0.01, 0.1, 1.0])
+def test_weights_are_alike_whatever_they_were_drawn_with(by: float) -> None:
+    """The default deviation of test-llama-archs went from 0.01 to 0.1."""
+    values = drawn(200, 256, by=by)
+    assert deviation(values) == by
+    expected = scaled("blk.0.ffn_up.weight", drawn(200, 256), 0.01)
+    np.testing.assert_allclose(scaled("blk.0.ffn_up.weight", values, by), expected, rtol=1e-6)
 
 
 def test_what_is_no_model(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""The rebase that this project has done: from its older pin to its newer one, replayed in a fresh clone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyggml.project import Project
+from pyggml.vendor.pins import read_pins
+from pyggml.vendor.store import fetch
+
+ROOT = Path(__file__).parent.parent
+OLD, NEW = "4df29be4f", "0c1e57098"
+pytestmark = pytest.mark.native
+
+
+class Clone:
+    """A project of the same pins and patches, both pins fetched."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.new = root / "patches" / NEW
+        (root / "vendor").mkdir(parents=True)
+        shutil.copy(ROOT / "vendor" / "pins.toml", root / "vendor")
+        shutil.copytree(ROOT / "patches", root / "patches")
+        project = Project(root)
+        pins = read_pins(project)
+        with project.lock("test"):
+            for name in (NEW, OLD):
+                fetch(project, pins, pins.get(name))
+
+    def rebase(self, *args: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, JSON document and standard error."""
+        command = [sys.executable, "-m", "pyggml", "patch", "rebase", *args, "--json"]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
+        return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+    def everything(self) -> dict[str, bytes]:
+        """Every byte but for the repository's and pyggml's own state."""
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in self.root.rglob("*")
+            if path.is_file() and not {".git", ".pyggml"} & set(path.relative_to(self.root).parts)
+        }
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    return Clone(tmp_path_factory.mktemp("clone") / "project")
+
+
+@pytest.fixture
+def patches(clone: Clone) -> Clone:
+    """As committed, whatever a test did before."""
+    shutil.rmtree(clone.root / "patches")
+    shutil.copytree(ROOT / "patches", clone.root / "patches")
+    return clone
+
+
+def test_the_recorded_resolutions_give_the_committed_series(patches: Clone) -> None:
+    for path in patches.new.iterdir():
+        if path.is_file():
+            path.unlink()
+    code, told, error = patches.rebase("--from", OLD, "--onto", NEW)
+    assert code == 0, error
+    assert {one["name"]: one["verdict"] for one in told["patches"]}["v-head-size"] == "already upstream"
+    committed = {p.relative_to(ROOT): p.read_bytes() for p in (ROOT / "patches").rglob("*") if p.is_file()}
+    written = {
+        p.relative_to(patches.root): p.read_bytes()
+        for p in (patches.root / "patches").rglob("*")
+        if p.is_file()
+    }
+    assert sorted(written) == sorted(committed)
+    assert [str(path) for path in committed if written[path] != committed[path]] == []
+
+
+def test_without_them_it_stops_at_the_first_conflict_and_is_given_up_without_a_trace(patches: Clone) -> None:
+    shutil.rmtree(patches.new)
+    before = patches.everything()
+    code, told, error = patches.rebase("--from", OLD, "--onto", NEW)
+    assert code == 3, error
+    dossier = told["dossier"]
+    assert (dossier["patch"], dossier["number"]) == ("name-truncation", 1)
+    assert [(one["path"], one["kind"]) for one in dossier["files"]] == [
+        ("ggml/src/ggml-backend.cpp", "content"),
+        ("tests/test-alloc.cpp", "content"),
+    ]
+    # Upstream moved the naming of the graph's inputs; its lines are in the dossier, and so is what to do next.
+    assert "ggml_format_name(tensor_copy" in dossier["files"][0]["upstream"]
+    assert "pyggml patch rebase --continue" in dossier["commands"]
+    assert Path(dossier["worktree"]).is_dir() and "Edit " in error
+    assert patches.everything() == before
+    code, _, error = patches.rebase("--abort")
+    assert code == 0, error
+    assert patches.everything() == before
+    assert not Path(dossier["worktree"]).exists()
