@@ -125,4 +125,6 @@ def _short(message: str, run: Run) -> str:
             message = re.sub(r"^\([\d,]+ bytes\): ", "", message.removeprefix(words))
     if message.startswith("cannot make a context of "):
         message = message.partition("cache types ")[2].partition(": ")[2] or message
+    # Warnings come before it.
+    message = message.rpartition("failed to initialize the context: ")[2]
     return message.removeprefix("error loading model: ")

@@ -19,6 +19,7 @@ from .many_streams import LAYERS
 pytestmark = pytest.mark.native
 CHILD = Path(__file__).with_name("many_streams.py")
 PLACES = ("cpu", "layer-device", "layer-host", "tensor-device", "tensor-host")
+QUICK = ("cpu", "layer-host", "tensor-host")
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,7 @@ def has_layout(build: Build) -> bool:
     return "kv_per_stream" in (build.directory / "python" / "declarations.h").read_text("utf-8")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", QUICK)
 def test_many_streams(pyggml_build: Build, model: Path, place: str) -> None:
     if not has_layout(pyggml_build):
         pytest.skip(f"the build {pyggml_build.record.variant} has no kv_per_stream: the patch is not in it")

@@ -78,6 +78,22 @@ def test_batches_shift_and_quantised_cache(lively: Lively, matrix: Matrix) -> No
     assert found["cpu q8_0 2 streams"].sensitivity != found["cpu f16 2 streams"].sensitivity
 
 
+@pytest.mark.parametrize("arch", ["llama", "gemma2"])
+def test_a_cache_per_stream_has_the_bits_of_the_one_tensor(lively: Lively, matrix: Matrix, arch: str) -> None:
+    work = Work(shift=3)
+    result = matrix(
+        lively(arch), streams=(3,), layouts=("one", "per-stream"), split_modes=("layer", "tensor"), work=work
+    )
+    own = [record for record in result.records if record.case.one is not None]
+    assert len(own) == 5
+    if "has no kv_per_stream" in own[0].reason:
+        assert {record.verdict for record in own} == {"unsupported"}
+        pytest.skip(own[0].reason)
+    assert {record.verdict for record in own} == {"identical"}, [record.reason for record in own]
+    # Otherwise equal bits would mean nothing.
+    assert own[0].sensitivity is not None and own[0].sensitivity > 1e-3
+
+
 def test_rows_with_a_reason_instead_of_a_crash(lively: Lively, matrix: Matrix, tmp_path: Path) -> None:
     small = shaped(tmp_path / "small.gguf")
     unknown = tmp_path / "unknown.gguf"

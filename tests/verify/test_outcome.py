@@ -84,6 +84,15 @@ def test_refusals(message: str, supported: bool) -> None:
     assert not found.reason.startswith("cannot") and "cache types f16" not in found.reason
 
 
+def test_a_refusal_without_the_warnings_before_it() -> None:
+    words = "kv_per_stream is not supported for mamba with a recurrent state"
+    message = (
+        "cannot make a context of model 'x' with n_ctx 512, 2 sequences and cache types f16 and f16: "
+        f"n_ctx_seq (256) > n_ctx_train (128); failed to initialize the context: {words}"
+    )
+    assert outcome(3, {"refused": message}).reason == words
+
+
 def test_a_mistake_of_our_own() -> None:
     found = outcome(1, {"error": "Traceback (most recent call last):\nKeyError: 'x'\n"})
     assert (found.kind, found.reason) == ("failed", "KeyError: 'x'")
