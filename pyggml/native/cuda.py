@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyggml.build.cuda.loadable import LIBRARY, load_problem
 from pyggml.build.record import Build
 from pyggml.errors import PyggmlError
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
-
-LIBRARY = "libggml-cuda.so"
 
 
 def has_cuda(build: Build) -> bool:
@@ -65,9 +62,9 @@ def why_no_device(build: Build) -> str:
     driver = read_driver()
     if driver.state != "ready" or not driver.gpus:
         return driver.describe()
-    problem = _loading_fails(library)
+    problem = load_problem(library, None)
     if problem:
-        return f"{problem}; if the virtual environment was moved or changed, run: pyggml build --cuda"
+        return f"{problem}; if the virtual environment was moved or changed, run: {build.record.command}"
     built = build.record.tools.get("cuda_version", "")
     if (
         driver.cuda is not None
@@ -76,11 +73,3 @@ def why_no_device(build: Build) -> str:
     ):
         return f"built with CUDA {built}, and {driver.describe()}"
     return f"the CUDA runtime refuses what the driver offers ({driver.describe()})"
-
-
-def _loading_fails(library: Path) -> str:
-    try:
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return str(error)
-    return ""

@@ -43,7 +43,6 @@ def test_no_driver_and_no_gpu(build: Build, monkeypatch: pytest.MonkeyPatch) -> 
     assert "no GPU is visible" in why_no_device(build)
 
 
-@pytest.mark.isolated  # it loads a library of that name, which real bindings would stumble over
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
 def test_lost_runtime_and_old_driver(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_driver(monkeypatch, READY)
