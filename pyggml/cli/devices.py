@@ -27,7 +27,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """
     from pyggml.build.record import check_instruction_set
     from pyggml.cli.run import active
-    from pyggml.native.cuda import has_cuda, why_no_device
+    from pyggml.native.cuda import BACKEND, has_cuda, why_no_device
     from pyggml.native.environment import devices_from_environment, program_environment
     from pyggml.native.programs import seen_devices
     from pyggml.native.vdev import find_vdev
@@ -42,7 +42,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
         env = program_environment(find_vdev(build, say), virtual, env)
     found = seen_devices(build, env)
     no_cuda = None
-    if has_cuda(build) and not any(one.backend == "CUDA" for one in found):
+    if has_cuda(build) and not any(one.backend == BACKEND for one in found):
         no_cuda = why_no_device(build)
     if as_json:
         document = {"variant": build.record.variant, "devices": [asdict(one) for one in found]}

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from pyggml.build.cuda.loadable import LIBRARY, load_problem
-from pyggml.build.record import Build
+from pyggml.build.record import Build, finished_builds
 from pyggml.errors import PyggmlError
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
+    from pyggml.project import Project
+
+BACKEND = "CUDA"
+"""What ggml's registry calls it."""
+DEVICES = "GGML_CUDA_DEVICES"
+"""How many devices ggml's CUDA backend makes of the GPUs (ggml_cuda_init, ggml/src/ggml-cuda/ggml-cuda.cu)."""
 
 
 def has_cuda(build: Build) -> bool:
     """Whether the build was made with `pyggml build --cuda`."""
     return (build.bin_dir / LIBRARY).is_file()
+
+
+def find_cuda_build(project: Project) -> Build:
+    """The active build if it has CUDA, else the newest finished one of the project that has.
+
+    Raises:
+        PyggmlError: there is none.
+    """
+    from pyggml.native.load import active_build
+
+    with contextlib.suppress(PyggmlError):
+        active = active_build(project.root)
+        if has_cuda(active):
+            return active
+    found = next((build for build in finished_builds(project) if has_cuda(build)), None)
+    if found is None:
+        raise PyggmlError("there is no finished build with CUDA", "Make one with: pyggml build --cuda")
+    return found
 
 
 def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
@@ -38,7 +64,7 @@ def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
 
         bindings = load()
     ffi, lib, build = bindings.ffi, bindings.lib, bindings.build
-    registry = lib.ggml_backend_reg_by_name(b"CUDA")
+    registry = lib.ggml_backend_reg_by_name(BACKEND.encode())
     if not registry and has_cuda(build):
         registry = lib.ggml_backend_load(str(build.bin_dir / LIBRARY).encode("utf-8", "surrogateescape"))
     count = lib.ggml_backend_reg_dev_count(registry) if registry else 0
@@ -50,6 +76,24 @@ def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
     return tuple(
         ffi.string(lib.ggml_backend_dev_name(device)).decode("utf-8", "replace") for device in devices
     )
+
+
+def open_cuda(count: int, bindings: Bindings | None = None) -> tuple[str, ...]:
+    """As load_cuda, exactly `count` devices, each GPU as several where there are fewer.
+
+    Only in a process in which CUDA has not been loaded: ggml counts its devices once.
+
+    Raises:
+        PyggmlError: there is no GPU, or a backend that cannot divide one.
+    """
+    os.environ[DEVICES] = str(count)
+    names = load_cuda(bindings)
+    if len(names) != count:
+        raise PyggmlError(
+            f"{count} CUDA devices are asked for, and the build has {len(names)}",
+            f"CUDA is loaded already in this process, or this upstream does not know {DEVICES}.",
+        )
+    return names
 
 
 def why_no_device(build: Build) -> str:

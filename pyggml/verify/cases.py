@@ -97,7 +97,7 @@ class Run:
 
     Attributes:
         build: variant of the build.
-        devices: virtual devices; 0 for the CPU alone.
+        devices: virtual devices, or with `cuda` CUDA's; 0 for the CPU alone.
         split: shares of the devices; None for even ones.
         kv: where the cache is, `device` or `host`.
         kv_type: of K and V.
@@ -117,6 +117,7 @@ class Run:
     swa_full: bool
     poison: bool
     work: Work
+    cuda: bool = False
 
     @property
     def name(self) -> str:
@@ -170,6 +171,7 @@ class Grid:
         devices: None for as many as the splits have shares, or 2.
         against: another build to set beside it.
         bound: of the NMSE against the CPU.
+        cuda: on CUDA devices, one GPU as several where there are fewer; not on virtual ones.
 
     Raises:
         UsageError: numbers that make no sense; the message names the option.
@@ -189,6 +191,7 @@ class Grid:
     work: Work = Work()
     against: str | None = None
     bound: float = BOUND
+    cuda: bool = False
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -257,7 +260,7 @@ def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
         yield Case(cpu)
         for mode, count in itertools.product(grid.split_modes, grid.device_counts):
             for split in grid.splits_for(count):
-                twin = replace(cpu, devices=count, split_mode=mode, split=split, kv="device")
+                twin = replace(cpu, devices=count, split_mode=mode, split=split, kv="device", cuda=grid.cuda)
                 yield Case(twin, cpu=cpu, judged="device" in grid.kv)
                 if "host" in grid.kv:
                     yield Case(replace(twin, kv="host"), cpu=cpu, twin=twin)
