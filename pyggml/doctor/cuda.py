@@ -38,5 +38,13 @@ def _toolkit(env: Mapping[str, str], driver: Driver) -> Row:
     except PyggmlError as error:
         return Row(_GROUP, "toolkit", "optional", error.message, error.hint or "")
     kind = "from the NVIDIA wheels in" if found.kind == "wheels" else "in"
+    if found.completed_by is not None:
+        completed = ", ".join(f"{name} {version}" for name, version in found.wheels.items())
+        return Row(
+            _GROUP,
+            "toolkit",
+            "ok",
+            f"CUDA {found.version} in {found.root}, completed by the NVIDIA wheels {completed}",
+        )
     passed_over = "".join(f" (not {root}: {why})" for root, why in found.rejected)
     return Row(_GROUP, "toolkit", "ok", f"CUDA {found.version} {kind} {found.root}{passed_over}")
