@@ -221,13 +221,13 @@ def check_space(directory: Path, temporary: Path | None = None) -> None:
         PyggmlError: there is too little space for the build, or for nvcc's temporary files.
     """
     for place, needed, what in (
-        (directory, NEEDED_BYTES, "a CUDA build"),
-        (temporary or Path(tempfile.gettempdir()), NEEDED_TEMPORARY_BYTES, "nvcc's temporary files"),
+        (directory, NEEDED_BYTES, "a CUDA build needs"),
+        (temporary or Path(tempfile.gettempdir()), NEEDED_TEMPORARY_BYTES, "nvcc's temporary files need"),
     ):
         free = shutil.disk_usage(place).free
         if free < needed:
             raise PyggmlError(
-                f"{free / 2**30:.1f} GiB free in {place}; {what} needs about {needed / 2**30:.1f} GiB",
+                f"{free / 2**30:.1f} GiB free in {place}; {what} about {needed / 2**30:.1f} GiB",
                 "Make room there"
                 + ("." if what.startswith("a ") else ", or set TMPDIR to another directory."),
             )

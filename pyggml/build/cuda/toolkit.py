@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyggml.build.cuda.driver import Driver, newest_toolkit_text, update_text
-from pyggml.build.cuda.parts import compiler_version, inspect
+from pyggml.build.cuda.parts import PARTS, compiler_version, inspect
 from pyggml.build.cuda.system import system_toolkits
 from pyggml.build.cuda.wheels import INSTALL, Wheels, find_wheels, fits
 from pyggml.errors import PyggmlError, UsageError
@@ -146,9 +146,12 @@ def _refusal(version: str, driver: Driver | None) -> str:
 
 
 def _completed(kind: str, root: Path, driver: Driver, wheels: Wheels) -> Toolkit | None:
-    """A toolkit whose missing parts are installed as wheels of its version, as beside other CUDA packages."""
+    """A toolkit whose missing parts are installed as wheels of its version, as beside other CUDA packages.
+
+    Not its compiler: a directory with nothing but an nvcc may hold a script that starts another toolkit's.
+    """
     missing = inspect(root).missing
-    if wheels.root is None or not missing:
+    if wheels.root is None or not missing or PARTS[0] in missing:
         return None
     version = compiler_version(root / "bin" / "nvcc")
     versions = {part.wheel: wheels.versions.get(part.wheel, "") for part in missing}

@@ -97,6 +97,14 @@ def test_wheels_of_another_version_or_an_old_driver_complete_nothing(
         choose(root, wheels=find_wheels([str(site)]), driver=driver)
 
 
+def test_a_script_called_nvcc_is_no_toolkit_to_complete(toolkit: MakeToolkit, tmp_path: Path) -> None:
+    real = toolkit(version="13.0.88") / "bin" / "nvcc"
+    script(tmp_path / "local" / "bin" / "nvcc", f"import os, sys; os.execv({str(real)!r}, sys.argv)")
+    wheels = find_wheels([str(make_wheels(tmp_path / "site"))])
+    with pytest.raises(PyggmlError, match="has no compiler driver"):
+        choose_toolkit(tmp_path / "local", NO_DRIVER, wheels=wheels)
+
+
 def test_nothing_at_all_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(PyggmlError, match="no complete CUDA toolkit") as caught:
         choose()
