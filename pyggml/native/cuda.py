@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyggml.build.cuda.loadable import LIBRARY, load_problem
 from pyggml.build.record import Build, finished_builds
 from pyggml.errors import PyggmlError
+from pyggml.native.programs import seen_devices
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
@@ -23,6 +24,19 @@ DEVICES = "GGML_CUDA_DEVICES"
 def has_cuda(build: Build) -> bool:
     """Whether the build was made with `pyggml build --cuda`."""
     return (build.bin_dir / LIBRARY).is_file()
+
+
+def explain_absence(project: Project, build: Build) -> str | None:
+    """Why a build sees no CUDA device here, also where another build of the project has CUDA; None without any."""
+    if has_cuda(build):
+        return why_no_device(build)
+    other = next((one for one in finished_builds(project) if has_cuda(one)), None)
+    if other is None:
+        return None
+    name, there = build.record.variant, other.record.variant
+    if any(one.backend == BACKEND for one in seen_devices(other, os.environ)):
+        return f"{name} is without CUDA; those of the build that has it: pyggml devices --variant {there}"
+    return f"{name} is without CUDA, and {there}, which has it, sees none: {why_no_device(other)}"
 
 
 def find_cuda_build(project: Project) -> Build:
