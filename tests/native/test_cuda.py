@@ -131,5 +131,5 @@ def test_a_gpu_is_divided_into_the_devices_asked_for(build: Build, monkeypatch: 
     assert open_cuda(4, backend) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
     # A second number comes too late, and so does one for a backend that does not know the variable.
     for late in (backend, FakeBackend(build, known=False)):
-        with pytest.raises(PyggmlError, match="2 CUDA devices are asked for, and the build has [14]"):
+        with pytest.raises(PyggmlError, match=r"2 CUDA devices are asked for, and the build has [14]"):
             open_cuda(2, late)
