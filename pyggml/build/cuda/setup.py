@@ -196,22 +196,31 @@ def set_up(
     toolkit = toolkit or choose_toolkit(options.toolkit, driver, for_here=not options.archs, env=env)
     known = known_numbers(toolkit.root / "bin" / "nvcc")
     archs = choose_archs(options.archs, driver, known, toolkit.version)
-    headers = (find_header(root, "crt/host_config.h") for root in toolkit.roots)
-    header = next(filter(None, headers), None)
-    limits = read_limits(header.read_text("utf-8", "replace") if header is not None else "")
-    path = env.get("PATH", "")
-    asked = shutil.which(env["CUDAHOSTCXX"], path=path) if env.get("CUDAHOSTCXX") else str(tools.cxx)
-    if asked is None:
-        raise PyggmlError(
-            f"CUDAHOSTCXX is set to {env['CUDAHOSTCXX']!r}, and there is no such program",
-            "Set it to a C++ compiler, or unset it.",
-        )
-    host = choose_host(Path(asked).absolute(), limits, toolkit.version, path)
+    host = host_for(toolkit, tools.cxx, env)
     nccl = find_nccl(toolkit) if options.nccl else None
     setup = CudaSetup(options, driver, toolkit, archs, host, nccl, env.get("CUDAFLAGS", "").strip())
     for line in setup.explain():
         say(line)
     return setup
+
+
+def host_for(toolkit: Toolkit, cxx: Path, env: Mapping[str, str]) -> HostCompiler:
+    """The compiler for host code: CUDAHOSTCXX, or the build's, or another one on PATH that nvcc takes.
+
+    Raises:
+        PyggmlError: there is none.
+    """
+    headers = (find_header(root, "crt/host_config.h") for root in toolkit.roots)
+    header = next(filter(None, headers), None)
+    limits = read_limits(header.read_text("utf-8", "replace") if header is not None else "")
+    path = env.get("PATH", "")
+    asked = shutil.which(env["CUDAHOSTCXX"], path=path) if env.get("CUDAHOSTCXX") else str(cxx)
+    if asked is None:
+        raise PyggmlError(
+            f"CUDAHOSTCXX is set to {env['CUDAHOSTCXX']!r}, and there is no such program",
+            "Set it to a C++ compiler, or unset it.",
+        )
+    return choose_host(Path(asked).absolute(), limits, toolkit.version, path)
 
 
 def check_space(directory: Path, temporary: Path | None = None) -> None:
