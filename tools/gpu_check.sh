@@ -99,8 +99,12 @@ finish() {
     "${PYTHON:-python3}" tools/gpu_report.py "$STEPS" "$SECONDS" "$OUT/gpu_check.json" && rm -rf "$STEPS"
 }
 trap finish EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT
+interrupted() {
+    printf '%s\t%s\t%s\n' "the rest" "stopped by $1" 0 >>"$STEPS/steps.tsv"
+    exit "$2"
+}
+trap 'interrupted SIGTERM 143' TERM
+trap 'interrupted SIGINT 130' INT
 
 # --- what is there ---------------------------------------------------------------------------------------------
 if [ -z "$REHEARSE" ]; then
@@ -185,7 +189,7 @@ matrix=("${pyggml[@]}" matrix --devices "${DEVICES// /,}" --arch "$ARCHS" --time
 step matrix.json 120 "${matrix[@]}"
 
 bench=(llama-bench -m "$MODEL" -ngl 99 -sm tensor -fa 1 -p 512 -n 64 -r 3 -o json)
-# The text of one chunk is 512 tokens.
+# llama-batched-bench may end before its log's thread has written the last rows, upstream as well.
 perplexity=(llama-perplexity -m "$MODEL" -f "$STEPS/text.txt" -ngl 99 -fa on -c 512 --chunks 4)
 streams=(llama-batched-bench -m "$MODEL" -ngl 99 -sm tensor -fa on -c 8192 -npp 128 -ntg 64 -npl "1,2,4,8" --output-format jsonl)
 if [ -n "$REHEARSE" ]; then
