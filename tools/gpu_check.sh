@@ -1,114 +1,243 @@
 #!/usr/bin/env bash
 # What the patches do on a real GPU, in one script of under ten minutes that needs no network.
 #
-#   tools/gpu_check.sh pack FILE.tar.gz   here: repository, prepared source tree, Python wheels (64 MiB at most)
-#   tools/gpu_check.sh OUT                there, in the unpacked copy: build, run, leave JSON in OUT
+#   tools/gpu_check.sh pack FILE.tar.xz   here: repository, prepared source tree, Python wheels (64 MiB at most)
+#   tools/gpu_check.sh OUT                there, in the unpacked copy: build, run, leave OUT/gpu_check.json
+#   REHEARSE=1 tools/gpu_check.sh OUT     here: the same on virtual devices, which tests the script
 #
-# The GPU machine needs Python, CMake, a C++ compiler and a CUDA toolkit. Every step has a time limit and leaves
-# OUT/<step>.log; a step that fails does not stop the next ones. OUT/summary.json says how each one ended.
-# LIMIT=480 (seconds for everything) and DEVICES="2 4 8" can be set in the environment.
+# The GPU machine needs Python, git, CMake, a C++ compiler and nvcc; of the CUDA libraries what its Python has
+# installed will do. Without git or the packages it still builds and runs upstream's test of all splits. Every
+# step has a time limit; one that fails does not stop the next ones. OUT/gpu_check.json has how each ended, what
+# it measured, and the ratios of before and after; OUT/logs.tar.gz has what they printed.
+#
+# In the environment: LIMIT=540 (seconds for everything), DEVICES="2 4 8", ARCHS (of the matrix, a regular
+# expression), MODEL_SHAPE (options of `pyggml model make`), PYTHON, and for pack PACK_PYTHON=3.12 (the version
+# of the GPU machine's Python, by default that of the one here).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 PYTHON=${PYTHON:-python3}
 LIMIT=${LIMIT:-540}
 DEVICES=${DEVICES:-2 4 8}
+ARCHS=${ARCHS:-^(llama|gpt2|falcon|gemma2|qwen35|qwen3next|deepseek2|mamba)\$}
+REHEARSE=${REHEARSE:-}
+LARGEST=$((64 << 20))
+TREE=vendor/llama.cpp
 
 pack() {
-    local archive wheels
+    local archive scratch version size
     archive=$(realpath -m "$1")
-    wheels=$(mktemp -d) || exit 1
-    trap 'rm -rf "$wheels"' EXIT
-    "$PYTHON" -m pyggml patch apply || exit 1
-    # The GPU machine may have no package registry.
-    "$PYTHON" -m pip download --quiet --only-binary :all: --dest "$wheels/wheels" . ninja || exit 1
-    # Tracked files, and the vendored tree with its repository, which has the unpatched commit as well.
-    git ls-files -z | tar -czf "$archive" --null -T - --no-null vendor/llama.cpp -C "$wheels" wheels || exit 1
-    local size
-    size=$(stat -c %s "$archive")
-    echo "$archive: $((size >> 20)) MiB"
-    [ "$size" -le $((64 << 20)) ] || { echo "more than 64 MiB" >&2; exit 1; }
+    scratch=$(mktemp -d) || return 1
+    # shellcheck disable=SC2064  # the directory of now
+    trap "rm -rf '$scratch'" EXIT
+    "$PYTHON" -m pyggml patch apply || return 1
+    # The GPU machine may have no package registry. What compiles there is taken from here.
+    version=${PACK_PYTHON:-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')}
+    "$PYTHON" -m pip wheel --quiet --no-deps --wheel-dir "$scratch/wheels" . || return 1
+    "$PYTHON" - "$scratch/wheels" >"$scratch/requirements.txt" <<'EOF' || return 1
+import pathlib, sys, tomllib
+project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+tests = [one for one in project["optional-dependencies"]["test"] if one.startswith("pytest")]
+print("\n".join([*project["dependencies"], *tests, "ninja"]))
+EOF
+    "$PYTHON" -m pip download --quiet --only-binary :all: --python-version "$version" --implementation cp \
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
+        --platform manylinux2014_x86_64 --platform manylinux_2_5_x86_64 --platform manylinux1_x86_64 \
+        --dest "$scratch/wheels" -r "$scratch/requirements.txt" || return 1
+    # Tracked files, and the vendored tree with its repository, which has the unpatched commit as well. What git
+    # and wheels hold is compressed already.
+    git ls-files -z | tar -cf "$scratch/pack.tar" --null -T - --no-null "$TREE" -C "$scratch" wheels || return 1
+    xz -T0 -3 --force "$scratch/pack.tar" || return 1
+    size=$(stat -c %s "$scratch/pack.tar.xz")
+    if [ "$size" -gt "$LARGEST" ]; then
+        echo "the archive would have $((size >> 20)) MiB, and $((LARGEST >> 20)) MiB are allowed" >&2
+        return 1
+    fi
+    mv "$scratch/pack.tar.xz" "$archive" || return 1
+    echo "$archive: $((size >> 20)) MiB of $((LARGEST >> 20)), for Python $version"
 }
 
-if [ "${1:-}" = pack ] && [ -n "${2:-}" ]; then
+if [ "${1:-}" = pack ] && [ $# -eq 2 ]; then
     pack "$2"
     exit
 fi
-[ -n "${1:-}" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+if [ $# -ne 1 ] || [ "$1" = pack ] || [ "${1#-}" != "$1" ]; then
+    sed -n '2,18s/^# \{0,1\}//p' "$0"
+    exit 2
+fi
 OUT=$(realpath -m "$1")
-mkdir -p "$OUT"
-rows=()
+mkdir -p "$OUT" .pyggml || exit 1
+STEPS=$(mktemp -d "$PWD/.pyggml/gpu_check.XXXXXX") || exit 1
 
-# step NAME SECONDS COMMAND...: run it within its limit and what is left of everything; standard output
-# goes to NAME.json if the name ends so.
+# step NAME SECONDS COMMAND...: run it within its limit and what is left of everything. Standard output is
+# STEPS/NAME if that ends in .json or .jsonl, and otherwise part of STEPS/NAME.log.
 step() {
-    local name=$1 seconds=$2 left begin status out
+    local name=$1 seconds=$2 left begin status log out
     shift 2
+    log="$STEPS/${name%.json*}.log"
     left=$((LIMIT - SECONDS))
-    [ "$left" -gt 5 ] || { rows+=("{\"step\": \"$name\", \"status\": \"no time left\"}"); return 1; }
+    if [ "$left" -le 5 ]; then
+        printf '%s\t%s\t%s\n' "$name" "no time left" 0 >>"$STEPS/steps.tsv"
+        echo "$name: no time left"
+        return 1
+    fi
     [ "$seconds" -lt "$left" ] || seconds=$left
-    out="$OUT/${name%.json}.log"
-    [ "$name" = "${name%.json}" ] || out="$OUT/$name"
+    out=$log
+    [ "$name" = "${name%.json*}" ] || out="$STEPS/$name"
     begin=$SECONDS
-    timeout -k 5 "$seconds" "$@" >"$out" 2>>"$OUT/${name%.json}.log"
+    printf '$ %s\n' "$*" >>"$log"
+    timeout -k 5 "$seconds" "$@" >>"$out" 2>>"$log" </dev/null
     status=$?
     echo "$name: $status after $((SECONDS - begin)) s"
-    rows+=("{\"step\": \"$name\", \"status\": $status, \"seconds\": $((SECONDS - begin))}")
+    printf '%s\t%s\t%s\n' "$name" "$status" $((SECONDS - begin)) >>"$STEPS/steps.tsv"
     return "$status"
 }
+
 finish() {
-    local IFS=,
-    echo "{\"seconds\": $SECONDS, \"steps\": [${rows[*]}]}" >"$OUT/summary.json"
+    trap - EXIT
+    rm -f "$STEPS"/model.gguf
+    tar -czf "$OUT/logs.tar.gz" -C "$STEPS" . || true
+    "${PYTHON:-python3}" tools/gpu_report.py "$STEPS" "$SECONDS" "$OUT/gpu_check.json" && rm -rf "$STEPS"
 }
 trap finish EXIT
+interrupted() {
+    printf '%s\t%s\t%s\n' "the rest" "stopped by $1" 0 >>"$STEPS/steps.tsv"
+    exit "$2"
+}
+trap 'interrupted SIGTERM 143' TERM
+trap 'interrupted SIGINT 130' INT
 
-nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv >"$OUT/gpu.csv" 2>&1
-if [ -d wheels ]; then
-    "$PYTHON" -m venv .gpu-venv && PYTHON=$PWD/.gpu-venv/bin/python
-    step install 120 "$PYTHON" -m pip install --quiet --no-index --find-links wheels wheels/pyggml-*.whl ninja
-    PATH=$(dirname "$PYTHON"):$PATH
+# --- what is there ---------------------------------------------------------------------------------------------
+if [ -z "$REHEARSE" ]; then
+    step gpu 20 nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv
 fi
-pyggml() { "$PYTHON" -m pyggml "$@"; }
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+if [ -d wheels ] && [ -z "$REHEARSE" ]; then
+    # Beside what this Python has, so that CUDA libraries among it are seen.
+    step install 90 "$PYTHON" -m pip install --quiet --no-index --find-links wheels --target "$STEPS/../gpu-site" \
+        pyggml pytest pytest-xdist ninja
+    PYTHONPATH=$PYTHONPATH:$PWD/.pyggml/gpu-site
+    PATH=$PWD/.pyggml/gpu-site/bin:$PATH
+fi
 
-step doctor.json 30 "$PYTHON" -m pyggml doctor --offline --json
-step build.json 420 "$PYTHON" -m pyggml build --cuda --minimal --json || exit 1
-VARIANT=$("$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))["variant"])' "$OUT/build.json")
-BIN=.pyggml/build/$VARIANT/bin
-export PYGGML_BUILD=$VARIANT
-step devices.json 60 "$PYTHON" -m pyggml devices --json
-
-# Random weights, enough heads for eight devices; a text that its 512 tokens can spell.
-MODEL=$OUT/model.gguf
-step model 60 "$PYTHON" -m pyggml model make "$MODEL" --heads 32 --kv-heads 8 --k-size 64 --layers 16 \
-    --embd 2048 --ff 5632 --context 4096 --type q8_0
-cat README.md patches/*/*.patch | head -c 60000 >"$OUT/text.txt"
-
-step archs-1 90 "$BIN/test-llama-archs" -a llama -s 20200101
-for n in $DEVICES; do
-    export GGML_CUDA_DEVICES=$n
-    step "archs-$n" 90 "$BIN/test-llama-archs" -a llama -s 20200101
-    for kv in 0 1; do
-        step "bench-$n-nkvo$kv.json" 60 "$BIN/llama-bench" -m "$MODEL" -ngl 99 -sm tensor -fa 1 -nkvo "$kv" \
-            -p 512 -n 64 -r 3 -o json
+# upstream's own build, where pyggml cannot run
+plain() {
+    local ninja=()
+    command -v ninja >/dev/null && ninja=(-G Ninja)
+    step plain-configure 60 cmake -S "$TREE" -B .pyggml/plain "${ninja[@]}" -DCMAKE_BUILD_TYPE=Release \
+        -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native -DGGML_CUDA_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF \
+        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_SERVER=OFF || return 1
+    step plain-build 450 cmake --build .pyggml/plain --parallel "$(nproc)" --target test-llama-archs || return 1
+    for n in 1 $DEVICES; do
+        step "archs-$n" 60 env GGML_CUDA_DEVICES="$n" .pyggml/plain/bin/test-llama-archs -s 20200101
     done
-    step "perplexity-$n" 60 "$BIN/llama-perplexity" -m "$MODEL" -f "$OUT/text.txt" -ngl 99 -sm tensor -fa on \
-        -c 512 --chunks 4
-    step "streams-$n" 60 "$BIN/llama-batched-bench" -m "$MODEL" -ngl 99 -sm tensor -fa on -c 8192 -npp 128 \
-        -ntg 64 -npl 1,2,4,8 --output-format jsonl
-    unset GGML_CUDA_DEVICES
-done
-step perplexity-1 60 "$BIN/llama-perplexity" -m "$MODEL" -f "$OUT/text.txt" -ngl 99 -fa on -c 512 --chunks 4
+}
 
-# Before: the same build without the patches; Ninja compiles what they touch.
-if step unapply 30 "$PYTHON" -m pyggml patch unapply; then
-    if step build-before.json 240 "$PYTHON" -m pyggml build --cuda --minimal --target llama-bench \
-        --target ggml-cuda --json; then
+if ! command -v git >/dev/null || ! "$PYTHON" -c 'import pyggml.cli, pyggml.llama' 2>>"$STEPS/python.log"; then
+    echo "no git, or a package that pyggml needs is missing: only upstream's own test"
+    plain
+    exit 1
+fi
+
+# --- after: with the patches -----------------------------------------------------------------------------------
+pyggml=("$PYTHON" -m pyggml)
+step doctor.json 30 "${pyggml[@]}" doctor --offline --json
+# The copy may belong to another user than the one who runs this.
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+step apply 30 "${pyggml[@]}" patch apply
+if [ -n "$REHEARSE" ]; then
+    step build.json "$LIMIT" "${pyggml[@]}" build --json || exit 1
+else
+    step build.json 430 "${pyggml[@]}" build --cuda --minimal --json || exit 1
+fi
+field() { "$PYTHON" -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$STEPS/build.json" "$1"; }
+VARIANT=$(field variant)
+BIN=$(field bin)
+export PYGGML_BUILD=$VARIANT
+
+# on N PROGRAM ARGS...: a program of the patched build on N devices; was N ...: of the unpatched one.
+on() {
+    local n=$1
+    shift
+    if [ -n "$REHEARSE" ]; then
+        command=("${pyggml[@]}" run --variant "$VARIANT" --devices "$n" -- "$@")
+    else
+        command=(env GGML_CUDA_DEVICES="$n" "$BIN/$1" "${@:2}")
+    fi
+}
+was() {
+    local n=$1
+    shift
+    if [ -n "$REHEARSE" ]; then
+        command=("${pyggml[@]}" run --variant before --devices "$n" -- "$@")
+    else
+        # The backend of the patched build serves both: the patches do not touch it, and it takes libggml-base
+        # from the program that loads it.
+        command=(env GGML_CUDA_DEVICES="$n" GGML_BACKEND_PATH="$BIN/libggml-cuda.so" ".pyggml/build/before/bin/$1" "${@:2}")
+    fi
+}
+
+[ -n "$REHEARSE" ] || step devices.json 60 env GGML_CUDA_DEVICES=8 "${pyggml[@]}" devices --json
+
+# Random weights, heads enough for eight devices; a text that its 512 tokens can spell.
+MODEL=$STEPS/model.gguf
+read -ra shape <<<"${MODEL_SHAPE:---heads 32 --kv-heads 8 --k-size 64 --layers 16 --embd 2048 --ff 5632 --context 4096 --type q8_0}"
+step model 90 "${pyggml[@]}" model make "$MODEL" "${shape[@]}"
+cat README.md patches/*/*.patch | head -c 60000 >"$STEPS/text.txt"
+
+matrix=("${pyggml[@]}" matrix --devices "${DEVICES// /,}" --arch "$ARCHS" --timeout 60 --json -)
+[ -n "$REHEARSE" ] || matrix+=(--cuda --jobs 8)
+step matrix.json 120 "${matrix[@]}"
+
+bench=(llama-bench -m "$MODEL" -ngl 99 -sm tensor -fa 1 -p 512 -n 64 -r 3 -o json)
+# llama-batched-bench may end before its log's thread has written the last rows, upstream as well.
+perplexity=(llama-perplexity -m "$MODEL" -f "$STEPS/text.txt" -ngl 99 -fa on -c 512 --chunks 4)
+streams=(llama-batched-bench -m "$MODEL" -ngl 99 -sm tensor -fa on -c 8192 -npp 128 -ntg 64 -npl "1,2,4,8" --output-format jsonl)
+if [ -n "$REHEARSE" ]; then
+    bench=(llama-bench -m "$MODEL" -ngl 99 -sm tensor -fa 1 -p 32 -n 4 -r 1 -o json)
+    perplexity=(llama-perplexity -m "$MODEL" -f "$STEPS/text.txt" -ngl 99 -fa on -c 128 --chunks 1)
+    streams=(llama-batched-bench -m "$MODEL" -ngl 99 -sm tensor -fa on -c 512 -npp 16 -ntg 4 -npl "1,2" --output-format jsonl)
+fi
+on 1 "${perplexity[@]}" && step perplexity-1 60 "${command[@]}"
+for n in $DEVICES; do
+    on "$n" test-llama-archs -a llama -s 20200101 && step "archs-$n" 60 "${command[@]}"
+    for nkvo in 0 1; do
+        on "$n" "${bench[@]}" -nkvo "$nkvo" && step "bench-$n-nkvo$nkvo-after.json" 60 "${command[@]}"
+        kv=()
+        [ "$nkvo" = 0 ] || kv=(-nkvo)
+        on "$n" "${perplexity[@]}" -sm tensor "${kv[@]}" && step "perplexity-$n-nkvo$nkvo" 60 "${command[@]}"
+        on "$n" "${streams[@]}" "${kv[@]}" && step "streams-$n-nkvo$nkvo-after.jsonl" 60 "${command[@]}"
+    done
+done
+if [ -f tools/bench/streams.py ]; then
+    n=${DEVICES%% *}
+    where=seen
+    [ -z "$REHEARSE" ] || where=$n
+    step streams-table 60 env GGML_CUDA_DEVICES="$n" "$PYTHON" tools/bench/streams.py --model "$MODEL" --runs 3 \
+        --devices "$where" --json "$STEPS/streams-table.json"
+fi
+
+# --- before: the same without the patches ----------------------------------------------------------------------
+# Without the CUDA backend, of which nothing changes but headers that all of it includes.
+if step unapply 30 "${pyggml[@]}" patch unapply; then
+    seconds=120
+    [ -z "$REHEARSE" ] || seconds=$LIMIT
+    if step build-before.json "$seconds" "${pyggml[@]}" build --variant before --target llama-bench \
+        --target llama-batched-bench --json; then
         for n in $DEVICES; do
-            export GGML_CUDA_DEVICES=$n
-            step "before-bench-$n.json" 60 "$BIN/llama-bench" -m "$MODEL" -ngl 99 -sm tensor -fa 1 -p 512 -n 64 -r 3 \
-                -o json
+            for nkvo in 0 1; do
+                kv=()
+                [ "$nkvo" = 0 ] || kv=(-nkvo)
+                was "$n" "${bench[@]}" -nkvo "$nkvo" && step "bench-$n-nkvo$nkvo-before.json" 60 "${command[@]}"
+                was "$n" "${streams[@]}" "${kv[@]}" && step "streams-$n-nkvo$nkvo-before.jsonl" 60 "${command[@]}"
+            done
         done
     fi
-    step reapply 30 "$PYTHON" -m pyggml patch apply
+    step reapply 30 "${pyggml[@]}" patch apply
 fi
-rm -f "$MODEL"
+
+# --- the tests, in what time is left ---------------------------------------------------------------------------
+if "$PYTHON" -c 'import pytest, xdist' 2>/dev/null; then
+    rehearsal=()
+    [ -z "$REHEARSE" ] || rehearsal=(PYGGML_GPU_REHEARSAL=1 PYGGML_TESTS_PREPARED=1)
+    step tests "$LIMIT" env "${rehearsal[@]}" "$PYTHON" -m pytest -q -n 6 -m gpu -p no:cacheprovider tests/gpu
+fi

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ def build_tree(
                 return run.all(report, say)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _disk_full(directory) from error
+            raise _disk_full(plan) from error
         raise PyggmlError(f"cannot build in {directory}: {error.strerror or error}") from error
 
 
@@ -145,7 +146,7 @@ class _Run:
         status = self.run(command, error.feed)
         if status != 0:
             if error.disk_full:
-                raise _disk_full(directory)
+                raise _disk_full(self.plan)
             told = "\n".join(error.first_error()) or f"cmake ended with status {status}"
             raise PyggmlError(f"configuring {self.plan.variant} failed:\n{told}", self.see_log())
 
@@ -153,7 +154,7 @@ class _Run:
         output = NinjaOutput()
         if self.ninja(("build.ninja",), output) != 0:
             if output.disk_full:
-                raise _disk_full(self.plan.directory)
+                raise _disk_full(self.plan)
             told = "\n".join(output.first_error()) or "ninja failed without saying why"
             raise PyggmlError(f"configuring {self.plan.variant} failed:\n{told}", self.see_log())
 
@@ -212,6 +213,7 @@ class _Run:
             "ninja": str(tools.ninja),
             "ninja_version": tools.ninja_version,
             "launcher": str(tools.launcher or ""),
+            "command": self.plan.command,
             **dict(self.plan.cuda),
         }
         return BuildRecord(
@@ -233,12 +235,12 @@ class _Run:
 
     def failure(self, output: NinjaOutput) -> PyggmlError:
         if output.disk_full:
-            return _disk_full(self.plan.directory)
+            return _disk_full(self.plan)
         if output.out_of_memory:
             fewer = max(1, self.plan.jobs // 2)
             return PyggmlError(
                 f"the compiler was killed for lack of memory ({self.plan.jobs} jobs at a time)",
-                f"Run it with fewer jobs: pyggml build --jobs {fewer}. {self.see_log()}",
+                f"Run it with fewer jobs: {self.plan.command} --jobs {fewer}. {self.see_log()}",
             )
         told = "\n".join(output.first_error()) or "ninja failed without saying why"
         return PyggmlError(f"building {self.plan.variant} failed:\n{told}", self.see_log())
@@ -251,10 +253,12 @@ def _same_source(before: BuildRecord, source: Source) -> bool:
     return before.state == "done" and before.tree == source.tree and not before.dirty and not source.dirty
 
 
-def _disk_full(directory: Path) -> PyggmlError:
+def _disk_full(plan: BuildPlan) -> PyggmlError:
+    size = f"{3 if plan.cuda else 1} GB"
     return PyggmlError(
-        f"{DISK_FULL[0].lower()}{DISK_FULL[1:]} while building in {directory}",
-        "Make room (a full build needs about 1 GB there) and run the same command again; it continues.",
+        f"{DISK_FULL[0].lower()}{DISK_FULL[1:]} while building in {plan.directory}",
+        f"Make room (a full build needs about {size} there, and some in {tempfile.gettempdir()}) and run the same "
+        "command again; it continues.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +90,7 @@ class BuildPlan:
         targets: what to build; `optional_targets` says whether missing ones are left out or an error.
         features: processor features that the code will need.
         cuda: what the record says about CUDA, (name, value); empty without.
+        command: what makes this build again.
     """
 
     variant: str
@@ -102,6 +104,7 @@ class BuildPlan:
     arch: str
     features: tuple[str, ...]
     cuda: tuple[tuple[str, str], ...] = ()
+    command: str = "pyggml build"
 
     def cmake_arguments(self, hook: Path | None = None) -> tuple[str, ...]:
         """The arguments after `cmake`; `hook` is a CMake file to include in every project()."""
@@ -174,6 +177,22 @@ def variant_name(pin: str, options: BuildOptions) -> str:
     if options.fatal_warnings:
         parts.append("werror")
     return "-".join(parts)
+
+
+def command_line(options: BuildOptions) -> str:
+    """The command with these options, for people to repeat: `pyggml build --cuda --arch 90`."""
+    words = ["pyggml", "build"]
+    for target in options.targets:
+        words += ["--target", target]
+    words += ["--fatal-warnings"] if options.fatal_warnings else []
+    words += ["--sanitize", ",".join(options.sanitize)] if options.sanitize else []
+    words += ["--variant", options.variant] if options.variant is not None else []
+    if options.cuda is not None:
+        words += ["--cuda"]
+        words += ["--arch", ",".join(map(str, options.cuda.archs))] if options.cuda.archs else []
+        words += ["--toolkit", str(options.cuda.toolkit)] if options.cuda.toolkit is not None else []
+        words += [f"--{name}" for name in ("nccl", "minimal") if getattr(options.cuda, name)]
+    return shlex.join(words)
 
 
 def make_plan(
@@ -261,4 +280,5 @@ def make_plan(
         arch=machine.arch,
         features=isa.features,
         cuda=() if cuda is None else cuda.record(directory),
+        command=command_line(options),
     )

@@ -15,8 +15,10 @@ _ERROR = re.compile(
 _ERROR_LINES = 8
 
 DISK_FULL = "No space left on device"
+# The last is nvcc's of its own helpers.
 _OUT_OF_MEMORY = re.compile(
-    r"Killed signal|: Killed\b|virtual memory exhausted|cannot allocate memory", re.IGNORECASE
+    r"Killed signal|: Killed\b|virtual memory exhausted|cannot allocate memory|died due to signal 9\b",
+    re.IGNORECASE,
 )
 
 

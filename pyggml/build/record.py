@@ -53,6 +53,11 @@ class BuildRecord:
     built_seconds: float = 0.0
     check: Mapping[str, Any] | None = field(default=None)
 
+    @property
+    def command(self) -> str:
+        """What makes or finishes this build: `pyggml build` with the options it was made with."""
+        return self.tools.get("command", "pyggml build")
+
 
 @dataclass(frozen=True)
 class Build:
@@ -94,7 +99,8 @@ def find_build(project: Project, variant: str | None = None, pin: str | None = N
     """A finished build of the project.
 
     Args:
-        variant: its name; by default `<pin>-cpu`.
+        variant: its name; by default `<pin>-cpu`, or where there is no such build, the pin's newest finished
+            one without sanitizers, a CUDA build above all.
         pin: by default the pin that the work tree is at.
 
     Raises:
@@ -108,15 +114,30 @@ def find_build(project: Project, variant: str | None = None, pin: str | None = N
 
             pin = read_source(project).pin
         variant = variant_name(pin, BuildOptions())
+        if read_record(project.build_dir / variant) is None:
+            other = next((one for one in finished_builds(project) if one.record.pin == pin), None)
+            if other is not None:
+                return other
     directory = project.build_dir / variant
     record = read_record(directory)
     if record is None:
         raise PyggmlError(f"there is no build {variant}", "Make it with: pyggml build")
     if record.state != "done":
         raise PyggmlError(
-            f"the build {variant} is not finished ({record.state})", "Finish it with: pyggml build"
+            f"the build {variant} is not finished ({record.state})", f"Finish it with: {record.command}"
         )
     return Build(directory, record)
+
+
+def finished_builds(project: Project) -> list[Build]:
+    """The project's finished builds that any process can load, so without sanitizers; the newest first."""
+    found = []
+    for file in project.build_dir.glob(f"*/{FILE}"):
+        record = read_record(file.parent)
+        sanitized = record is not None and any("_SANITIZE_" in name for name in record.options)
+        if record is not None and record.state == "done" and not sanitized:
+            found.append((file.stat().st_mtime, Build(file.parent, record)))
+    return [build for _, build in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
 
 def check_instruction_set(build: Build | BuildRecord, machine: Machine | None = None) -> None:

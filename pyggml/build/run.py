@@ -29,7 +29,8 @@ def build_project(
         say: told in a line what takes long.
 
     Raises:
-        PyggmlError: there is nothing to build, a program is missing, or the build failed.
+        PyggmlError: there is nothing to build, a program is missing, the build failed, or the CUDA backend
+            cannot be loaded.
         UsageError: an option makes no sense.
         InterruptedBuildError: stopped by the user.
     """
@@ -50,7 +51,7 @@ def build_project(
             if cuda is not None:
                 cuda.prepare(directory, tools.cc, say)
 
-        return build_tree(
+        result = build_tree(
             plan,
             tools,
             source,
@@ -59,3 +60,8 @@ def build_project(
             report=report,
             say=say,
         )
+        if cuda is not None:
+            from pyggml.build.cuda.loadable import check_loadable
+
+            check_loadable(result.build, cuda.root(plan.directory))
+        return result

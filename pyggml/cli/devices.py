@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from pyggml.cli.common import json_option, print_json, say
+from pyggml.cli.common import current_project, json_option, print_json, say
 
 
 @click.command()
@@ -18,7 +18,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """List the devices that a build sees.
 
     With --devices, or with PYGGML_VDEV_DEVICES or PYGGML_VDEV_NAMES in the environment, virtual devices are
-    among them. Of a build with CUDA that sees no CUDA device, it says why.
+    among them. Where there is a build with CUDA and no CUDA device, it says why.
 
     \b
     Examples:
@@ -27,7 +27,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """
     from pyggml.build.record import check_instruction_set
     from pyggml.cli.run import active
-    from pyggml.native.cuda import has_cuda, why_no_device
+    from pyggml.native.cuda import BACKEND, explain_absence
     from pyggml.native.environment import devices_from_environment, program_environment
     from pyggml.native.programs import seen_devices
     from pyggml.native.vdev import find_vdev
@@ -42,8 +42,8 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
         env = program_environment(find_vdev(build, say), virtual, env)
     found = seen_devices(build, env)
     no_cuda = None
-    if has_cuda(build) and not any(one.backend == "CUDA" for one in found):
-        no_cuda = why_no_device(build)
+    if not any(one.backend == BACKEND for one in found):
+        no_cuda = explain_absence(current_project(), build)
     if as_json:
         document = {"variant": build.record.variant, "devices": [asdict(one) for one in found]}
         print_json({**document, "no_cuda": no_cuda})

@@ -117,6 +117,12 @@ def _yes(text: str) -> bool:
     help="Numbers of virtual devices, 1 to 16; default 2.",
 )
 @click.option(
+    "--cuda",
+    is_flag=True,
+    help="CUDA devices instead of virtual ones, of a build made with --cuda; a GPU is divided into several where "
+    "there are fewer.",
+)
+@click.option(
     "--split-mode",
     "modes",
     type=Several("layer,tensor", _one_of("layer", "tensor")),
@@ -264,6 +270,7 @@ def matrix(
       pyggml matrix --split-mode layer,tensor --kv device --against unpatched
       pyggml matrix --streams 1,2,4,8 --layout one,per-stream --split-mode layer,tensor
       pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
+      pyggml matrix --cuda --devices 2,4,8 --arch llama   on GPUs; of a build made with --cuda
     """
     import os
 
@@ -277,7 +284,7 @@ def matrix(
             "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
         )
     work = Work(prompt, steps, batch, shift, seed, turnover)
-    build, other = _builds(variant, against)
+    build, other = _builds(variant, against, grid_options["cuda"])
     grid = Grid(
         build=_name(build),
         split_modes=modes,
@@ -287,6 +294,8 @@ def matrix(
         against=None if other is None else _name(other),
         **grid_options,
     )
+    if grid.cuda:
+        _check_cuda([one for one in (build, other) if one is not None])
     if other is not None:
         _warn(build, other)
     models = _files(files) if files else _tiny(build, arch, weights == "lively")
@@ -301,11 +310,29 @@ def matrix(
     sys.exit(exit_code(result.records))
 
 
-def _builds(variant: str | None, against: str | None) -> tuple[Build, Build | None]:
+def _builds(variant: str | None, against: str | None, cuda: bool) -> tuple[Build, Build | None]:
     from pyggml.build.record import find_build
     from pyggml.cli.run import active
+    from pyggml.native.cuda import find_cuda_build
 
-    return active(variant), None if against is None else find_build(current_project(), against)
+    build = find_cuda_build(current_project()) if cuda and variant is None else active(variant)
+    return build, None if against is None else find_build(current_project(), against)
+
+
+def _check_cuda(builds: Sequence[Build]) -> None:
+    """Said once, and not by every case."""
+    import os
+
+    from pyggml.errors import PyggmlError
+    from pyggml.native.cuda import BACKEND, why_no_device
+    from pyggml.native.programs import seen_devices
+
+    for build in builds:
+        if not any(one.backend == BACKEND for one in seen_devices(build, os.environ)):
+            raise PyggmlError(
+                f"{_name(build)} sees no CUDA device: {why_no_device(build)}",
+                "Without --cuda the devices are virtual ones.",
+            )
 
 
 def _warn(build: Build, other: Build) -> None:

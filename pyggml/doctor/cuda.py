@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyggml.build.cuda.driver import Driver, read_driver
-from pyggml.build.cuda.toolkit import choose_toolkit
+from pyggml.build.cuda.setup import host_for
+from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
+from pyggml.build.toolchain import find_compilers
 from pyggml.doctor.report import Row
 from pyggml.errors import PyggmlError
 
@@ -15,7 +17,7 @@ _GROUP = "cuda"
 def cuda_rows(env: Mapping[str, str], driver: Driver | None = None) -> Iterator[Row]:
     """What `pyggml build --cuda` would find."""
     driver = read_driver(env) if driver is None else driver
-    yield _toolkit(env, driver)
+    yield from _toolkit(env, driver)
     text = driver.describe().partition(", but ")[0].partition(", ")[0] if driver.cuda else driver.describe()
     fix = (
         ""
@@ -32,11 +34,33 @@ def cuda_rows(env: Mapping[str, str], driver: Driver | None = None) -> Iterator[
         yield Row(_GROUP, "GPU", "optional", "none; pyggml build --cuda works without, the programs need one")
 
 
-def _toolkit(env: Mapping[str, str], driver: Driver) -> Row:
+def _toolkit(env: Mapping[str, str], driver: Driver) -> Iterator[Row]:
     try:
         found = choose_toolkit(None, driver, env=env)
     except PyggmlError as error:
-        return Row(_GROUP, "toolkit", "optional", error.message, error.hint or "")
+        yield Row(_GROUP, "toolkit", "optional", error.message, error.hint or "")
+        return
     kind = "from the NVIDIA wheels in" if found.kind == "wheels" else "in"
-    passed_over = "".join(f" (not {root}: {why})" for root, why in found.rejected)
-    return Row(_GROUP, "toolkit", "ok", f"CUDA {found.version} {kind} {found.root}{passed_over}")
+    text = f"CUDA {found.version} {kind} {found.root}"
+    if found.completed_by is not None:
+        wheels = ", ".join(f"{name} {version}" for name, version in found.wheels.items())
+        text += f", completed by the wheels {wheels}"
+    elif found.rejected:
+        text += "".join(f" (not {root}: {why})" for root, why in found.rejected)
+    yield Row(_GROUP, "toolkit", "ok", text)
+    yield from _host(env, found)
+
+
+def _host(env: Mapping[str, str], toolkit: Toolkit) -> Iterator[Row]:
+    """A host compiler that nvcc would refuse; that there is none at all is said among the tools."""
+    try:
+        (_, (cxx, _, _)) = find_compilers(env, env.get("PATH", ""))
+    except PyggmlError:
+        return
+    try:
+        host = host_for(toolkit, cxx, env)
+    except PyggmlError as error:
+        yield Row(_GROUP, "host compiler", "optional", error.message, error.hint or "")
+        return
+    if host.path != cxx.absolute():
+        yield Row(_GROUP, "host compiler", "ok", f"{host.path} ({host.family} {host.major}), not {cxx}")

@@ -93,7 +93,7 @@ def _builds(project: Project) -> Iterator[Row]:
             text += f", CUDA {record.tools['cuda_version']} for {record.tools.get('cuda_architectures', '?')}"
         if record.check is not None:
             text += f", check {'passed' if record.check.get('ok') else 'FAILED'}"
-        yield Row("project", "build", "ok" if done else "optional", text, "" if done else "pyggml build")
+        yield Row("project", "build", "ok" if done else "optional", text, "" if done else record.command)
 
 
 def _disk(place: Path, built: bool) -> Row:

@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
+import contextlib
+import os
 from typing import TYPE_CHECKING
 
-from pyggml.build.record import Build
+from pyggml.build.cuda.loadable import LIBRARY, load_problem
+from pyggml.build.record import Build, finished_builds
 from pyggml.errors import PyggmlError
+from pyggml.native.programs import seen_devices
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
+    from pyggml.project import Project
 
-LIBRARY = "libggml-cuda.so"
+BACKEND = "CUDA"
+"""What ggml's registry calls it."""
+DEVICES = "GGML_CUDA_DEVICES"
+"""How many devices ggml's CUDA backend makes of the GPUs (ggml_cuda_init, ggml/src/ggml-cuda/ggml-cuda.cu)."""
 
 
 def has_cuda(build: Build) -> bool:
     """Whether the build was made with `pyggml build --cuda`."""
     return (build.bin_dir / LIBRARY).is_file()
+
+
+def explain_absence(project: Project, build: Build) -> str | None:
+    """Why a build sees no CUDA device here, also where another build of the project has CUDA; None without any."""
+    if has_cuda(build):
+        return why_no_device(build)
+    other = next((one for one in finished_builds(project) if has_cuda(one)), None)
+    if other is None:
+        return None
+    name, there = build.record.variant, other.record.variant
+    if any(one.backend == BACKEND for one in seen_devices(other, os.environ)):
+        return f"{name} is without CUDA; those of the build that has it: pyggml devices --variant {there}"
+    return f"{name} is without CUDA, and {there}, which has it, sees none: {why_no_device(other)}"
+
+
+def find_cuda_build(project: Project) -> Build:
+    """The active build if it has CUDA, else the newest finished one of the project that has.
+
+    Raises:
+        PyggmlError: there is none.
+    """
+    from pyggml.native.load import active_build
+
+    with contextlib.suppress(PyggmlError):
+        active = active_build(project.root)
+        if has_cuda(active):
+            return active
+    found = next((build for build in finished_builds(project) if has_cuda(build)), None)
+    if found is None:
+        raise PyggmlError("there is no finished build with CUDA", "Make one with: pyggml build --cuda")
+    return found
 
 
 def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
@@ -41,7 +78,7 @@ def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
 
         bindings = load()
     ffi, lib, build = bindings.ffi, bindings.lib, bindings.build
-    registry = lib.ggml_backend_reg_by_name(b"CUDA")
+    registry = lib.ggml_backend_reg_by_name(BACKEND.encode())
     if not registry and has_cuda(build):
         registry = lib.ggml_backend_load(str(build.bin_dir / LIBRARY).encode("utf-8", "surrogateescape"))
     count = lib.ggml_backend_reg_dev_count(registry) if registry else 0
@@ -55,6 +92,24 @@ def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
     )
 
 
+def open_cuda(count: int, bindings: Bindings | None = None) -> tuple[str, ...]:
+    """As load_cuda, exactly `count` devices, each GPU as several where there are fewer.
+
+    Only in a process in which CUDA has not been loaded: ggml counts its devices once.
+
+    Raises:
+        PyggmlError: there is no GPU, or a backend that cannot divide one.
+    """
+    os.environ[DEVICES] = str(count)
+    names = load_cuda(bindings)
+    if len(names) != count:
+        raise PyggmlError(
+            f"{count} CUDA devices are asked for, and the build has {len(names)}",
+            f"CUDA is loaded already in this process, or this upstream does not know {DEVICES}.",
+        )
+    return names
+
+
 def why_no_device(build: Build) -> str:
     """Why the build sees no CUDA device here, in a line."""
     from pyggml.build.cuda.driver import read_driver
@@ -65,9 +120,9 @@ def why_no_device(build: Build) -> str:
     driver = read_driver()
     if driver.state != "ready" or not driver.gpus:
         return driver.describe()
-    problem = _loading_fails(library)
+    problem = load_problem(library, None)
     if problem:
-        return f"{problem}; if the virtual environment was moved or changed, run: pyggml build --cuda"
+        return f"{problem}; if the virtual environment was moved or changed, run: {build.record.command}"
     built = build.record.tools.get("cuda_version", "")
     if (
         driver.cuda is not None
@@ -76,11 +131,3 @@ def why_no_device(build: Build) -> str:
     ):
         return f"built with CUDA {built}, and {driver.describe()}"
     return f"the CUDA runtime refuses what the driver offers ({driver.describe()})"
-
-
-def _loading_fails(library: Path) -> str:
-    try:
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return str(error)
-    return ""

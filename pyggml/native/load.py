@@ -191,7 +191,7 @@ def _check_done(build: Build) -> None:
     if build.record.state != "done":
         raise PyggmlError(
             f"the build {build.record.variant} is not finished ({build.record.state})",
-            "Finish it with: pyggml build",
+            f"Finish it with: {build.record.command}",
         )
 
 

@@ -31,7 +31,7 @@ class Run:
 
     Attributes:
         build: variant of the build.
-        devices: virtual devices; 0 for the CPU alone.
+        devices: virtual devices, or with `cuda` CUDA's; 0 for the CPU alone.
         split: shares of the devices; None for even ones.
         kv: where the cache is, `device` or `host`.
         kv_type: of K and V.
@@ -53,6 +53,7 @@ class Run:
     swa_full: bool
     poison: bool
     work: Work
+    cuda: bool = False
 
     @property
     def name(self) -> str:
@@ -112,6 +113,7 @@ class Grid:
         devices: None for as many as the splits have shares, or 2.
         against: another build to set beside it.
         bound: of the NMSE against the CPU.
+        cuda: on CUDA devices, one GPU as several where there are fewer; not on virtual ones.
 
     Raises:
         UsageError: numbers that make no sense; the message names the option.
@@ -132,6 +134,7 @@ class Grid:
     work: Work = field(default_factory=Work)
     against: str | None = None
     bound: float = BOUND
+    cuda: bool = False
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -229,7 +232,9 @@ def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
             case
             for mode, count in itertools.product(grid.split_modes, grid.device_counts)
             for split in grid.splits_for(count)
-            for case in _of_split(grid, plain, replace(plain, devices=count, split_mode=mode, split=split))
+            for case in _of_split(
+                grid, plain, replace(plain, devices=count, split_mode=mode, split=split, cuda=grid.cuda)
+            )
         ]
         if layout == LAYOUTS[0]:
             yield from cases

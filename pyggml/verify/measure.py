@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pyggml.errors import PyggmlError
 from pyggml.llama import LlamaContext, Model
+from pyggml.native.cuda import open_cuda
 from pyggml.native.environment import VirtualDevices
 from pyggml.verify.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.verify.compare import nmse
@@ -59,7 +60,9 @@ def measure(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, 
 
 
 def register(bindings: Bindings, run: Run) -> tuple[str, ...]:
-    """The virtual devices of a run, registered in this process; their names."""
+    """The devices of a run, made in this process; their names."""
+    if run.cuda:
+        return open_cuda(run.devices, bindings)
     ffi, lib = bindings.ffi, bindings.lib
     if not bindings.has_vdev:
         raise PyggmlError(

@@ -42,8 +42,9 @@ class Worker:
         self._log = scratch / f"worker-{number}.log"
         env = {name: value for name, value in os.environ.items() if name not in _DROPPED}
         env = {name: value for name, value in env.items() if not name.startswith("PYGGML_VDEV_")}
-        # A process that will fork has one thread; and ggml would start a debugger for its backtrace.
-        env |= {"OPENBLAS_NUM_THREADS": "1", "GGML_NO_BACKTRACE": "1"}
+        # A process that will fork has one thread, and nothing to do with CUDA, which does not survive it: a
+        # case that wants CUDA loads it itself. And ggml would start a debugger for its backtrace.
+        env |= {"OPENBLAS_NUM_THREADS": "1", "PYGGML_CUDA": "0", "GGML_NO_BACKTRACE": "1"}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(sys.path), str(build.directory), str(scratch)],

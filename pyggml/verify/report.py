@@ -113,6 +113,7 @@ def document(result: Result) -> dict[str, Any]:
     return {
         "build": grid.build,
         "against": grid.against,
+        "cuda": grid.cuda,
         "work": asdict(grid.work),
         "poison": grid.poison,
         "bound": grid.bound,

@@ -92,5 +92,7 @@ def test_full_disk_and_killed_compiler_are_recognised() -> None:
     assert (full.disk_full, full.out_of_memory) == (True, False)
     killed = fed("FAILED: a.o\ncc\nc++: fatal error: Killed signal terminated program cc1plus\n")
     assert (killed.disk_full, killed.out_of_memory) == (False, True)
+    helper = fed("FAILED: a.o\nnvcc\nnvcc error   : 'cicc' died due to signal 9 (Kill signal)\n")
+    assert (helper.disk_full, helper.out_of_memory) == (False, True)
     command = fed("FAILED: a.o\ncc -DTEXT='Killed signal'\na.c:1: error: no\n")
     assert not command.out_of_memory

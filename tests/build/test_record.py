@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,3 +88,35 @@ def test_find_build_refuses_an_unfinished_one(tmp_path: Path) -> None:
         find_build(project, "p1-cpu")
     write_record(directory, RECORD)
     assert find_build(project, pin="p1").bin_dir == directory / "bin"
+
+
+def test_what_finishes_a_build_is_what_it_was_made_with(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    tools = {"command": "pyggml build --cuda --arch 90"}
+    (project.build_dir / "p1-cuda-90").mkdir(parents=True)
+    write_record(project.build_dir / "p1-cuda-90", replace(RECORD, state="building", tools=tools))
+    with pytest.raises(PyggmlError) as caught:
+        find_build(project, "p1-cuda-90")
+    assert caught.value.hint == "Finish it with: pyggml build --cuda --arch 90"
+
+
+def test_without_the_plain_build_the_newest_other_one_is_meant(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+
+    def make(variant: str, age: int, **changes: object) -> None:
+        directory = project.build_dir / variant
+        directory.mkdir(parents=True)
+        write_record(directory, replace(RECORD, variant=variant, **changes))  # type: ignore[arg-type]
+        os.utime(directory / "pyggml-build.json", (10**9 - age, 10**9 - age))
+
+    make("p1-cuda-80", 2)
+    make("p1-cpu-asan", 0, options={"GGML_SANITIZE_ADDRESS": "ON"})
+    make("p1-cuda-90", 0, state="building")
+    make("p2-cpu", 0, pin="p2")
+    assert find_build(project, pin="p1").record.variant == "p1-cuda-80"
+    make("p1-cuda", 1)
+    assert find_build(project, pin="p1").record.variant == "p1-cuda"
+    # The plain one counts even when it is not finished.
+    make("p1-cpu", 3, state="failed")
+    with pytest.raises(PyggmlError, match="p1-cpu is not finished"):
+        find_build(project, pin="p1")

@@ -23,6 +23,7 @@ from pyggml.doctor.report import STATES, Report, Row
 from pyggml.doctor.tools import tool_rows
 from pyggml.project import Project
 from pyggml.vendor.pipconfig import PackageSources
+from tests.build.cuda.conftest import make_toolkit, make_wheels
 
 PINS = """\
 upstream = "up"
@@ -164,6 +165,27 @@ def test_cuda_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "error 803" in broken["driver"].text
 
 
+def test_toolkit_completed_by_wheels_and_a_refused_host_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyggml.build.cuda.system.USUAL", ())
+    make_wheels(tmp_path / "site", {"nvidia-cuda-nvcc": ""})
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+    root = make_toolkit(tmp_path / "cuda", "13.0.88", without=["cublas"])
+    path = tmp_path / "bin"
+    for name in ("cc", "c++"):
+        program(path, name, "#define __GNUC__ 99")
+    rows = by_name(cuda_rows({"PATH": str(path), "CUDA_HOME": str(root)}, Driver("absent")))
+    assert rows["toolkit"].text.endswith("completed by the wheels nvidia-cublas 13.0.2.14")
+    assert rows["host compiler"].state == "optional"
+    assert "refuses c++ (gcc 99)" in rows["host compiler"].text
+    assert "CUDAHOSTCXX" in rows["host compiler"].fix
+    # Another one that it takes is found by its name.
+    program(path, "g++-12", "#define __GNUC__ 12")
+    rows = by_name(cuda_rows({"PATH": str(path), "CUDA_HOME": str(root)}, Driver("absent")))
+    assert rows["host compiler"].text == f"{path / 'g++-12'} (gcc 12), not {path / 'c++'}"
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     root = tmp_path / "pro ject"
@@ -189,6 +211,15 @@ def test_unfetched_pin_needs_a_network(project: Project) -> None:
 def test_broken_pins_file_is_told(project: Project) -> None:
     project.pins_file.write_text("upstream = ")
     assert by_name(project_rows(project, project.root, online=True))["pins"].state == "missing"
+
+
+def test_unfinished_build_names_the_command_that_finishes_it(project: Project) -> None:
+    tools = {"command": "pyggml build --cuda --arch 90 --minimal", "cuda_version": "13.0.88"}
+    record = BuildRecord("p1-cuda", "p1", "building", "h", "t", False, "f", "x86_64", (), {}, (), tools)
+    (project.build_dir / "p1-cuda").mkdir(parents=True)
+    write_record(project.build_dir / "p1-cuda", record)
+    rows = by_name(project_rows(project, project.root, online=True))
+    assert (rows["build"].state, rows["build"].fix) == ("optional", tools["command"])
 
 
 def test_builds_are_listed_with_cuda_and_check(project: Project) -> None:

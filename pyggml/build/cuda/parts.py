@@ -74,9 +74,9 @@ class Inspection:
     raw: bool
 
 
-def inspect(root: Path) -> Inspection:
-    """Which parts `root` lacks."""
-    missing = tuple(part for part in PARTS if not _has(root, part))
+def inspect(root: Path, only: Sequence[Part] = PARTS) -> Inspection:
+    """Which parts `root` lacks, of all or of `only` these."""
+    missing = tuple(part for part in only if not _has(root, part))
     linkable = all(find_library(root, name, exact=True) for part in PARTS for name in part.libraries)
     return Inspection(root, missing, not missing and not (linkable and _driver_stub(root)))
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pyggml.build.cuda.parts import INCLUDE_DIRS, LIBRARY_DIRS, find_header
@@ -22,7 +22,14 @@ _MARK = "pyggml-toolkit.json"
 _FORMAT = 1
 
 
-def assemble(root: Path, toolkit: Path, version: str, compiler: Path, nccl: Path | None = None) -> bool:
+def assemble(
+    root: Path,
+    toolkit: Path,
+    version: str,
+    compiler: Path,
+    nccl: Path | None = None,
+    completed_by: Sequence[Path] = (),
+) -> bool:
     """Make `root` a complete toolkit of links over `toolkit`, unless it is already.
 
     Args:
@@ -31,6 +38,7 @@ def assemble(root: Path, toolkit: Path, version: str, compiler: Path, nccl: Path
         version: of the toolkit, all of it; another one makes the root anew.
         compiler: a C compiler, for the driver stub.
         nccl: a directory with NCCL's `include` and `lib`, linked as `nccl/`.
+        completed_by: other toolkits, for what `toolkit` has not got.
 
     Returns:
         Whether it was made now.
@@ -39,16 +47,24 @@ def assemble(root: Path, toolkit: Path, version: str, compiler: Path, nccl: Path
         PyggmlError: the stub cannot be compiled.
         OSError: no space, no permission.
     """
-    mark = {"format": _FORMAT, "toolkit": str(toolkit), "version": version, "nccl": str(nccl or "")}
+    mark: dict[str, object] = {
+        "format": _FORMAT,
+        "toolkit": str(toolkit),
+        "version": version,
+        "nccl": str(nccl or ""),
+    }
+    parts = (toolkit, *completed_by)
+    if completed_by:
+        mark["completed_by"] = [str(one) for one in completed_by]
     if _is(root, mark):
         return False
     fresh = root.with_name(f"{root.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     # Links are relative to where the root will lie, which has the same parent.
-    for name, target in _links(toolkit, nccl):
+    for name, target in _links(parts, nccl):
         _link(fresh / name, target)
     (fresh / "lib64").symlink_to("lib")
-    header = find_header(toolkit, "cuda.h")
+    header = next(filter(None, (find_header(part, "cuda.h") for part in parts)), None)
     if header is None:
         raise PyggmlError(f"{toolkit} has no cuda.h", "Reinstall the toolkit.")
     stubs = fresh / "lib" / "stubs"
@@ -61,19 +77,31 @@ def assemble(root: Path, toolkit: Path, version: str, compiler: Path, nccl: Path
     return True
 
 
-def _links(toolkit: Path, nccl: Path | None) -> Iterator[tuple[str, Path]]:
-    for name in ("bin", "nvvm/bin"):
-        for entry in sorted((toolkit / name).iterdir()):
-            yield f"{name}/{entry.name}", entry
-    yield "nvvm/libdevice", toolkit / "nvvm" / "libdevice"
-    include = next(toolkit / name for name in INCLUDE_DIRS if (toolkit / name / "cuda.h").is_file())
-    yield "include", include
+def _links(parts: Sequence[Path], nccl: Path | None) -> Iterator[tuple[str, Path]]:
+    for name in ("bin", "nvvm/bin", "nvvm/libdevice"):
+        yield from _entries(name, (part / name for part in parts))
+    includes = [part / name for part in parts for name in INCLUDE_DIRS if (part / name).is_dir()]
+    if len(parts) == 1:
+        yield "include", next(one for one in includes if (one / "cuda.h").is_file())
+    else:
+        yield from _entries("include", includes)
     seen: set[str] = set()
-    for name in LIBRARY_DIRS:
-        yield from _libraries("lib", toolkit / name, seen)
+    for part in parts:
+        for name in LIBRARY_DIRS:
+            yield from _libraries("lib", part / name, seen)
     if nccl is not None:
         yield "nccl/include", nccl / "include"
         yield from _libraries("nccl/lib", nccl / "lib", set())
+
+
+def _entries(name: str, directories: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """What the directories hold; of entries with the same name the first."""
+    seen: set[str] = set()
+    for directory in directories:
+        for entry in sorted(directory.iterdir()) if directory.is_dir() else ():
+            if entry.name not in seen:
+                seen.add(entry.name)
+                yield f"{name}/{entry.name}", entry
 
 
 def _libraries(name: str, directory: Path, seen: set[str]) -> Iterator[tuple[str, Path]]:

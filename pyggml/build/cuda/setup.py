@@ -137,13 +137,19 @@ class CudaSetup:
         }[toolkit.kind]
         lines = [f"not {root}: {why}" for root, why in toolkit.rejected]
         lines += [
-            f"CUDA {toolkit.version} {origin}",
+            f"CUDA {toolkit.version} {origin}{self._completion()}",
             f"CUDA architectures {self.archs.cmake.replace(';', ', ')} ({self.archs.reason})",
             *self.archs.notes,
         ]
         if self.nccl is not None:
             lines.append(f"NCCL {self.nccl.version} in {self.nccl.root}")
         return lines
+
+    def _completion(self) -> str:
+        if self.toolkit.completed_by is None:
+            return ""
+        wheels = ", ".join(f"{name} {version}" for name, version in self.toolkit.wheels.items())
+        return f", completed by the wheel{'s' if len(self.toolkit.wheels) > 1 else ''} {wheels}"
 
     def prepare(self, directory: Path, compiler: Path, say: Callable[[str], None]) -> None:
         """Write what configuring needs into the build's directory.
@@ -159,7 +165,8 @@ class CudaSetup:
                 write_atomic(directory / name, content)
         if self.toolkit.raw:
             nccl = None if self.nccl is None else self.nccl.root
-            if assemble(directory / ROOT, self.toolkit.root, self.toolkit.key, compiler, nccl):
+            roots = self.toolkit.roots
+            if assemble(directory / ROOT, roots[0], self.toolkit.key, compiler, nccl, roots[1:]):
                 say(f"assembled a toolkit of links in {directory / ROOT}")
 
 
@@ -189,21 +196,31 @@ def set_up(
     toolkit = toolkit or choose_toolkit(options.toolkit, driver, for_here=not options.archs, env=env)
     known = known_numbers(toolkit.root / "bin" / "nvcc")
     archs = choose_archs(options.archs, driver, known, toolkit.version)
-    header = find_header(toolkit.root, "crt/host_config.h")
-    limits = read_limits(header.read_text("utf-8", "replace") if header is not None else "")
-    path = env.get("PATH", "")
-    asked = shutil.which(env["CUDAHOSTCXX"], path=path) if env.get("CUDAHOSTCXX") else str(tools.cxx)
-    if asked is None:
-        raise PyggmlError(
-            f"CUDAHOSTCXX is set to {env['CUDAHOSTCXX']!r}, and there is no such program",
-            "Set it to a C++ compiler, or unset it.",
-        )
-    host = choose_host(Path(asked).absolute(), limits, toolkit.version, path)
+    host = host_for(toolkit, tools.cxx, env)
     nccl = find_nccl(toolkit) if options.nccl else None
     setup = CudaSetup(options, driver, toolkit, archs, host, nccl, env.get("CUDAFLAGS", "").strip())
     for line in setup.explain():
         say(line)
     return setup
+
+
+def host_for(toolkit: Toolkit, cxx: Path, env: Mapping[str, str]) -> HostCompiler:
+    """The compiler for host code: CUDAHOSTCXX, or the build's, or another one on PATH that nvcc takes.
+
+    Raises:
+        PyggmlError: there is none.
+    """
+    headers = (find_header(root, "crt/host_config.h") for root in toolkit.roots)
+    header = next(filter(None, headers), None)
+    limits = read_limits(header.read_text("utf-8", "replace") if header is not None else "")
+    path = env.get("PATH", "")
+    asked = shutil.which(env["CUDAHOSTCXX"], path=path) if env.get("CUDAHOSTCXX") else str(cxx)
+    if asked is None:
+        raise PyggmlError(
+            f"CUDAHOSTCXX is set to {env['CUDAHOSTCXX']!r}, and there is no such program",
+            "Set it to a C++ compiler, or unset it.",
+        )
+    return choose_host(Path(asked).absolute(), limits, toolkit.version, path)
 
 
 def check_space(directory: Path, temporary: Path | None = None) -> None:
@@ -213,13 +230,13 @@ def check_space(directory: Path, temporary: Path | None = None) -> None:
         PyggmlError: there is too little space for the build, or for nvcc's temporary files.
     """
     for place, needed, what in (
-        (directory, NEEDED_BYTES, "a CUDA build"),
-        (temporary or Path(tempfile.gettempdir()), NEEDED_TEMPORARY_BYTES, "nvcc's temporary files"),
+        (directory, NEEDED_BYTES, "a CUDA build needs"),
+        (temporary or Path(tempfile.gettempdir()), NEEDED_TEMPORARY_BYTES, "nvcc's temporary files need"),
     ):
         free = shutil.disk_usage(place).free
         if free < needed:
             raise PyggmlError(
-                f"{free / 2**30:.1f} GiB free in {place}; {what} needs about {needed / 2**30:.1f} GiB",
+                f"{free / 2**30:.1f} GiB free in {place}; {what} about {needed / 2**30:.1f} GiB",
                 "Make room there"
                 + ("." if what.startswith("a ") else ", or set TMPDIR to another directory."),
             )

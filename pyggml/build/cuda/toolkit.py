@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyggml.build.cuda.driver import Driver, newest_toolkit_text, update_text
-from pyggml.build.cuda.parts import compiler_version, inspect
+from pyggml.build.cuda.parts import PARTS, compiler_version, inspect
 from pyggml.build.cuda.system import system_toolkits
-from pyggml.build.cuda.wheels import INSTALL, Wheels, find_wheels
+from pyggml.build.cuda.wheels import INSTALL, Wheels, find_wheels, fits
 from pyggml.errors import PyggmlError, UsageError
 
 OLDEST = (11, 7)
@@ -22,10 +22,11 @@ class Toolkit:
     """A toolkit that ggml can be built with.
 
     Attributes:
-        kind: `system`, `wheels` or `given` (--toolkit).
+        kind: `system`, `wheels` or `given` (--toolkit); the first and the last may be completed by wheels.
         version: of its nvcc, `13.0.88`.
         raw: linking needs a root of links over it (see root.py).
-        wheels: wheel name to version, of kind `wheels`.
+        wheels: wheel name to version, of kind `wheels` and of those that complete another toolkit.
+        completed_by: the directory of the wheels that complete it.
         rejected: (directory, why) of those that were looked at before.
     """
 
@@ -35,6 +36,12 @@ class Toolkit:
     raw: bool
     wheels: Mapping[str, str] = field(default_factory=dict)
     rejected: tuple[tuple[Path, str], ...] = ()
+    completed_by: Path | None = None
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Where its parts lie."""
+        return (self.root,) if self.completed_by is None else (self.root, self.completed_by)
 
     @property
     def release(self) -> tuple[int, int]:
@@ -72,9 +79,10 @@ def choose_toolkit(
     """
     limit = driver if for_here else Driver("absent")
     if asked is not None:
-        return _given(asked, limit)
+        return _given(asked, limit, wheels)
     rejected: list[tuple[Path, str]] = []
-    for root in system_toolkits(os.environ if env is None else env) if roots is None else roots:
+    found_roots = list(system_toolkits(os.environ if env is None else env) if roots is None else roots)
+    for root in found_roots:
         found, why = _usable(root, limit)
         if found is not None:
             version, raw = found
@@ -88,10 +96,14 @@ def choose_toolkit(
         rejected.append((installed.root, f"the NVIDIA wheels: {why}"))
     elif installed.root is not None:
         rejected.append((installed.root, f"the NVIDIA wheels lack {', '.join(installed.missing)}"))
+    for root in found_roots:
+        completed = _completed("system", root, limit, installed)
+        if completed is not None:
+            return replace(completed, rejected=tuple(one for one in rejected if one[0] != root))
     raise _none(rejected, installed, limit)
 
 
-def _given(asked: Path, driver: Driver) -> Toolkit:
+def _given(asked: Path, driver: Driver, wheels: Wheels | None) -> Toolkit:
     root = asked.absolute()
     if root.name == "nvcc" and root.is_file():
         root = root.parent
@@ -101,6 +113,9 @@ def _given(asked: Path, driver: Driver) -> Toolkit:
         raise UsageError(f"{asked} is no CUDA toolkit: it has no bin/nvcc", "Name its top directory.")
     found, why = _usable(root, driver)
     if found is None:
+        completed = _completed("given", root, driver, find_wheels() if wheels is None else wheels)
+        if completed is not None:
+            return completed
         hint = update_text(driver) if "driver" in why else "Name another one, or leave --toolkit away."
         raise PyggmlError(f"the toolkit {root} cannot be used: {why}", hint)
     return Toolkit("given", root, *found)
@@ -111,16 +126,40 @@ def _usable(root: Path, driver: Driver) -> tuple[tuple[str, bool] | None, str]:
     version = compiler_version(root / "bin" / "nvcc")
     if not version:
         return None, "its nvcc does not run"
+    inspection = inspect(root)
+    why = _refusal(version, None)
+    if not why and inspection.missing:
+        why = f"CUDA {version} has no {' and no '.join(part.name for part in inspection.missing)}"
+    why = why or _refusal(version, driver)
+    return (None, why) if why else ((version, inspection.raw), "")
+
+
+def _refusal(version: str, driver: Driver | None) -> str:
+    """Why a version is no choice, or one for this driver; empty if it is."""
     release = tuple(int(part) for part in version.split(".")[:2])
     if release < OLDEST:
-        return None, f"CUDA {version} is older than the sources need ({OLDEST[0]}.{OLDEST[1]})"
-    inspection = inspect(root)
-    if inspection.missing:
-        return None, f"CUDA {version} has no {' and no '.join(part.name for part in inspection.missing)}"
+        return f"CUDA {version} is older than the sources need ({OLDEST[0]}.{OLDEST[1]})"
     # Within a major version older drivers run newer programs ("minor version compatibility").
-    if driver.cuda is not None and release[0] > driver.cuda[0]:
-        return None, f"CUDA {version} is too new for {newest_toolkit_text(driver)}"
-    return (version, inspection.raw), ""
+    if driver is not None and driver.cuda is not None and release[0] > driver.cuda[0]:
+        return f"CUDA {version} is too new for {newest_toolkit_text(driver)}"
+    return ""
+
+
+def _completed(kind: str, root: Path, driver: Driver, wheels: Wheels) -> Toolkit | None:
+    """A toolkit whose missing parts are installed as wheels of its version, as beside other CUDA packages.
+
+    Not its compiler: a directory with nothing but an nvcc may hold a script that starts another toolkit's.
+    """
+    missing = inspect(root).missing
+    if wheels.root is None or not missing or PARTS[0] in missing:
+        return None
+    version = compiler_version(root / "bin" / "nvcc")
+    versions = {part.wheel: wheels.versions.get(part.wheel, "") for part in missing}
+    if not version or not all(fits(name, one, version) for name, one in versions.items()):
+        return None
+    if inspect(wheels.root, only=missing).missing or _refusal(version, driver):
+        return None
+    return Toolkit(kind, root, version, True, versions, completed_by=wheels.root)
 
 
 def _none(rejected: list[tuple[Path, str]], installed: Wheels, driver: Driver) -> PyggmlError:

@@ -69,6 +69,12 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
     )
 
 
+def fits(wheel: str, version: str, toolkit: str) -> bool:
+    """Whether a wheel of that version goes with a toolkit: same release, of cuBLAS the same first number."""
+    count = 1 if wheel == _LOOSE else 2
+    return bool(version) and version.split(".")[:count] == toolkit.split(".")[:count]
+
+
 def _check(versions: dict[str, str], roots: set[Path]) -> None:
     kinds: dict[str, list[str]] = {}
     for name, version in versions.items():

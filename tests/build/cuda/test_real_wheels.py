@@ -14,7 +14,8 @@ from pyggml.build.cuda.driver import Driver
 from pyggml.build.cuda.parts import inspect, known_numbers
 from pyggml.build.cuda.root import assemble
 from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
-from pyggml.build.cuda.wheels import find_wheels
+from pyggml.build.cuda.wheels import Wheels, find_wheels
+from pyggml.errors import PyggmlError
 
 WHEELS = find_wheels()
 pytestmark = [
@@ -42,19 +43,31 @@ int main() {
 """
 
 
-@pytest.fixture(scope="module")
-def toolkit() -> Toolkit:
-    return choose_toolkit(None, Driver("absent"), roots=[], wheels=WHEELS)
+@pytest.fixture(scope="module", params=["wheels", "system and cuBLAS wheel"])
+def toolkit(request: pytest.FixtureRequest) -> Toolkit:
+    if request.param == "wheels":
+        return choose_toolkit(None, Driver("absent"), roots=[], wheels=WHEELS)
+    # As beside PyTorch: libraries are installed as wheels, a compiler is not.
+    versions = {name: WHEELS.versions[name] for name in ("nvidia-cublas", "nvidia-cuda-runtime")}
+    missing = tuple(name for name in WHEELS.versions if name not in versions)
+    try:
+        found = choose_toolkit(None, Driver("absent"), wheels=Wheels(WHEELS.root, versions, missing))
+    except PyggmlError as error:
+        pytest.skip(f"no system toolkit that cuBLAS's wheel completes: {error.message}")
+    if found.completed_by is None:
+        pytest.skip(f"the system toolkit {found.root} is complete")
+    return found
 
 
 @pytest.fixture(scope="module")
 def root(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("build ü") / "toolkit"
-    assert assemble(made, toolkit.root, toolkit.key, Path(str(shutil.which("cc"))))
+    roots = toolkit.roots
+    assert assemble(made, roots[0], toolkit.key, Path(str(shutil.which("cc"))), completed_by=roots[1:])
     return made
 
 
-def test_wheels_are_complete_but_for_links(toolkit: Toolkit) -> None:
+def test_it_is_complete_but_for_links(toolkit: Toolkit) -> None:
     assert toolkit.raw
     assert 90 in known_numbers(toolkit.root / "bin" / "nvcc")
 
@@ -65,7 +78,7 @@ def test_assembled_root_needs_nothing_more(root: Path) -> None:
     assert not found.raw
 
 
-def test_program_links_and_needs_only_the_driver(root: Path, tmp_path: Path) -> None:
+def test_program_links_and_needs_only_the_driver(toolkit: Toolkit, root: Path, tmp_path: Path) -> None:
     (tmp_path / "x.cu").write_text(PROGRAM)
     command = [str(root / "bin" / "nvcc"), "-arch=sm_90", "x.cu", "-o", "x", "-cudart=shared"]
     command += ["-lcublas", "-lcuda"]
@@ -86,4 +99,5 @@ def test_program_links_and_needs_only_the_driver(root: Path, tmp_path: Path) -> 
     libraries = re.findall(r"^\s*(libcu(?:dart|blas)\S*) => (.+) \(0x", needed, re.MULTILINE)
     assert {name.partition(".")[0] for name, _ in libraries} == {"libcudart", "libcublas", "libcublasLt"}
     assert all(Path(path).parent == root / "lib" for _, path in libraries)
-    assert all(os.path.realpath(path).startswith(os.path.realpath(str(WHEELS.root))) for _, path in libraries)
+    places = tuple(os.path.realpath(place) for place in toolkit.roots)
+    assert all(os.path.realpath(path).startswith(places) for _, path in libraries)

@@ -43,6 +43,19 @@ def test_root_is_complete_and_the_wheels_are_untouched(wheels: Path, tmp_path: P
         assert not (root / name).is_symlink()
 
 
+def test_two_toolkits_make_one_root(wheels: Path, tmp_path: Path) -> None:
+    system = make_toolkit(tmp_path / "usr" / "cuda", "13.0.88", without=["cublas", "stubs"])
+    root = tmp_path / "build" / "toolkit"
+    assert assemble(root, system, "13.0.88", CC, completed_by=[wheels])
+    found = inspect(root)
+    assert (found.missing, found.raw) == ((), False)
+    assert (root / "bin" / "nvcc").resolve() == (system / "bin" / "nvcc").resolve()
+    assert (root / "lib" / "libcublas.so").resolve().parent == (wheels / "lib").resolve()
+    assert (root / "include" / "cublas_v2.h").resolve().parent == (wheels / "include").resolve()
+    assert not assemble(root, system, "13.0.88", CC, completed_by=[wheels])
+    assert assemble(root, wheels, "13.0.88", CC)
+
+
 def test_links_survive_moving_project_and_environment_together(wheels: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

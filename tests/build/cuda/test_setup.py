@@ -16,7 +16,14 @@ from pyggml.build.cuda.setup import CudaSetup, check_space, set_up
 from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
 from pyggml.build.cuda.wheels import find_wheels
 from pyggml.build.machine import Machine
-from pyggml.build.plan import DEFAULT_TARGETS, BuildOptions, BuildPlan, make_plan, variant_name
+from pyggml.build.plan import (
+    DEFAULT_TARGETS,
+    BuildOptions,
+    BuildPlan,
+    command_line,
+    make_plan,
+    variant_name,
+)
 from pyggml.build.process import tool_environment
 from pyggml.build.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
@@ -231,3 +238,22 @@ def test_settings_that_cmake_would_read_once_are_kept_from_it(monkeypatch: pytes
     for name in ("CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX"):
         monkeypatch.setenv(name, "x")
     assert not {"CUDACXX", "CUDAFLAGS", "CUDAARCHS", "CUDAHOSTCXX"} & tool_environment().keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (BuildOptions(), "pyggml build"),
+        (
+            BuildOptions(cuda=CudaOptions(parse_archs("90,80"), Path("/opt/my cuda"), minimal=True)),
+            "pyggml build --cuda --arch 80,90 --toolkit '/opt/my cuda' --minimal",
+        ),
+        (
+            BuildOptions(("ggml", "llama"), 4, True, cuda=PLAIN, variant="fast"),
+            "pyggml build --target ggml --target llama --fatal-warnings --variant fast --cuda",
+        ),
+        (BuildOptions(sanitize=("address", "undefined")), "pyggml build --sanitize address,undefined"),
+    ],
+)
+def test_command_that_makes_a_build_again(options: BuildOptions, command: str) -> None:
+    assert command_line(options) == command

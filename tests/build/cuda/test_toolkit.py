@@ -70,6 +70,41 @@ def test_incomplete_system_toolkit_gives_way_to_the_wheels_and_says_why(
     assert "nvidia-cublas==13.0.2.14" in found.key
 
 
+def test_wheels_of_its_version_complete_a_system_toolkit(toolkit: MakeToolkit, tmp_path: Path) -> None:
+    root = toolkit(version="13.0.88", without=["cublas"])
+    site = make_wheels(
+        tmp_path / "site", dict.fromkeys(("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt"), "")
+    )
+    found = choose(root, wheels=find_wheels([str(site)]))
+    assert (found.kind, found.version, found.raw) == ("system", "13.0.88", True)
+    assert found.roots == (root, site / "nvidia" / "cu13")
+    assert found.wheels == {"nvidia-cublas": "13.0.2.14"}
+    assert [one for one, _ in found.rejected] == [site / "nvidia" / "cu13"]
+    # The same by its name.
+    given = choose_toolkit(root, NO_DRIVER, wheels=find_wheels([str(site)]))
+    assert (given.kind, given.completed_by) == ("given", site / "nvidia" / "cu13")
+
+
+@pytest.mark.parametrize(
+    ("version", "driver"), [("12.4.131", NO_DRIVER), ("13.0.88", DRIVER_12_2)], ids=["toolkit", "driver"]
+)
+def test_wheels_of_another_version_or_an_old_driver_complete_nothing(
+    toolkit: MakeToolkit, tmp_path: Path, version: str, driver: Driver
+) -> None:
+    root = toolkit(version=version, without=["cublas"])
+    site = make_wheels(tmp_path / "site", {"nvidia-cuda-nvcc": ""})
+    with pytest.raises(PyggmlError, match=r"no complete CUDA toolkit.*has no cuBLAS"):
+        choose(root, wheels=find_wheels([str(site)]), driver=driver)
+
+
+def test_a_script_called_nvcc_is_no_toolkit_to_complete(toolkit: MakeToolkit, tmp_path: Path) -> None:
+    real = toolkit(version="13.0.88") / "bin" / "nvcc"
+    script(tmp_path / "local" / "bin" / "nvcc", f"import os, sys; os.execv({str(real)!r}, sys.argv)")
+    wheels = find_wheels([str(make_wheels(tmp_path / "site"))])
+    with pytest.raises(PyggmlError, match="has no compiler driver"):
+        choose_toolkit(tmp_path / "local", NO_DRIVER, wheels=wheels)
+
+
 def test_nothing_at_all_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(PyggmlError, match="no complete CUDA toolkit") as caught:
         choose()
