@@ -14,7 +14,7 @@ from pyggml.series.model import Series, read_series
 from pyggml.series.operation import read_operation
 from pyggml.series.rebase_state import rebase_words, refuse_rebase
 from pyggml.series.stack import Commit, build_stack
-from pyggml.series.transaction import Change, FileChange, pending, publish, recover
+from pyggml.series.transaction import Change, FileChange, pending, publish, records, recover
 from pyggml.series.worktree import Edits, check_ready, edits
 from pyggml.vendor.pins import Pin, Pins, read_pins
 from pyggml.vendor.store import base_commit, repository
@@ -205,12 +205,33 @@ def known_position(work: Workspace) -> int:
     at = position(work)
     if at is None and other_pin_at_head(work) is not None:
         return -1
+    if at is None and applied_other_files(work):
+        raise PyggmlError(
+            f"{work.git.work_tree}: the patch files have changed since they were applied",
+            "Bring the work tree to them with: pyggml patch apply",
+        )
     if at is None:
         raise PyggmlError(
             f"{work.git.work_tree}: HEAD is at no tree of the series on pin {work.pin.name}: it has commits of yours",
             "Write them into patch files with `pyggml patch refresh`, or look with `pyggml patch status`.",
         )
     return at
+
+
+def applied_other_files(work: Workspace) -> bool:
+    """HEAD is where `apply` or `unapply` put it, from files that have changed since, as after a `git pull`.
+
+    Every commit there was made of a patch file, so moving away loses nothing; `pyggml undo` goes back.
+    """
+    made = [record.change for record in records(work.project)[-1:]]
+    return any(c.head_new == work.head and c.doing in ("patch apply", "patch unapply") for c in made)
+
+
+def _movable_position(work: Workspace) -> int:
+    """As `known_position`; -1 also where the files have changed under what was applied."""
+    if position(work) is None and applied_other_files(work):
+        return -1
+    return known_position(work)
 
 
 def other_pin(work: Workspace) -> PyggmlError:
@@ -251,7 +272,7 @@ def apply_series(project: Project, pin_name: str | None = None, to: int | None =
         refuse_operation(work)
         total = len(work.series.patches)
         wanted = total if to is None else _check_target(to, total)
-        at = known_position(work)
+        at = _movable_position(work)
         if at >= wanted:
             return MoveResult(work.pin.name, False, at, total, work.head, finished)
         return _move(work, "patch apply", wanted, finished)
@@ -267,7 +288,7 @@ def unapply_series(project: Project, pin_name: str | None = None, to: int = 0) -
         refuse_operation(work)
         total = len(work.series.patches)
         wanted = _check_target(to, total)
-        at = known_position(work)
+        at = _movable_position(work)
         if 0 <= at <= wanted:
             return MoveResult(work.pin.name, False, at, total, work.head, finished)
         return _move(work, "patch unapply", wanted, finished)

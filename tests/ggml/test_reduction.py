@@ -114,6 +114,38 @@ def test_a_device_without_work_adds_nothing_in_clean_memory(
     assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_a_sum_that_ends_a_graph_is_taken(count: int, devices: MakeDevices, rng: Any) -> None:
+    """sum-at-graph-end: with an eval callback each node that is watched ends a graph of the devices."""
+    pair = Pair(devices(count), shares(16, count), rng)
+    result = pair.context.ops.scale(pair.product, 1.0)
+    pair.scheduler.on_eval(lambda tensor, ask: True)
+    pair.run(result)
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
+
+
+@pytest.mark.parametrize("inputs", [28, 29, 30, 31])
+def test_a_sum_before_an_input_that_needs_another_split(inputs: int, devices: MakeDevices, rng: Any) -> None:
+    """sum-at-graph-end: a split of the scheduler has room for 30 inputs, the next one begins another split."""
+    pair = Pair(devices(2), [8, 8], rng)
+    context, values = pair.context, [whole_numbers(rng, 5, 9) for _ in range(inputs)]
+    tensors = [context.tensor("f32", value.shape).mark_input() for value in values]
+    before = tensors[0]
+    for tensor in tensors[1:-1]:
+        before = context.ops.add(before, tensor)
+    # The last input is the first node's after the product.
+    result = context.ops.add(context.ops.add(pair.product, tensors[-1]), before)
+    graph = context.graph(before, result.mark_output())
+    for node in graph.nodes:
+        pair.scheduler.assign(node, pair.scheduler.backends[0])
+    pair.scheduler.allocate(graph)
+    for tensor, value in zip([pair.t_x, *tensors], [pair.x, *values], strict=True):
+        tensor.set(value)
+    pair.scheduler.compute(graph)
+    assert len(pair.scheduler.splits) == 1 + (inputs > 29)
+    assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T + sum(values)).all()
+
+
 def test_a_sum_that_nothing_follows_is_refused(devices: MakeDevices, rng: Any) -> None:
     pair = Pair(devices(2), [8, 8], rng)
     pair.run(pair.product)

@@ -96,6 +96,23 @@ def test_a_batch_of_one_session_on_another_stream_than_the_first(
         assert np.array_equal(expected.view(np.uint32), found.view(np.uint32)), f"sequence {seq}"
 
 
+@pytest.mark.parametrize("streams", range(2, 9))
+def test_a_ubatch_of_any_number_of_streams(
+    tiny: Callable[[str], Path], open_context: Open, virtual_devices: MakeDevices, streams: int
+) -> None:
+    """sum-at-graph-end: with 4 streams the last layer's GET_ROWS needs a 31st input and begins a split.
+
+    The sum over the devices before it is then the last node of a graph; both layouts compute the same.
+    """
+    virtual_devices(2)
+    options = {"devices": ["VDEV0", "VDEV1"], "split_mode": "tensor", "flash_attn": True}
+    options |= {"n_ctx": 256 * streams, "n_seq_max": streams, "type_k": "q8_0", "type_v": "q8_0"}
+    one, own = (open_context(tiny("gemma2"), kv_per_stream=each, **options) for each in (False, True))
+    batch = [([5 + seq], seq) for seq in range(streams)]
+    expected, found = one.decode(batch), own.decode(batch)
+    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+
+
 def test_each_stream_has_tensors_and_a_buffer_for_each_place(
     made: Callable[..., Path],
     open_context: Open,

@@ -116,3 +116,44 @@ def test_renames_modes_links_binaries_and_odd_names_survive(box: Sandbox) -> Non
     assert box.git("status", "--porcelain") == ""
     assert (box.tree / "tool.sh").stat().st_mode & 0o111
     assert box.ok("patch", "verify").code == 0
+
+
+def pulled(box: Sandbox) -> str:
+    """Patch files from somewhere else, without the first patch, under a work tree that has all three applied."""
+    import shutil
+
+    before = box.root / "before"
+    shutil.copytree(box.patches, before)
+    box.ok("patch", "drop", "first")
+    after = {path.name: path.read_bytes() for path in box.patches.iterdir()}
+    box.ok("undo")
+    box.ok("patch", "unapply")
+    box.ok("patch", "apply")
+    shutil.rmtree(before)
+    for path in box.patches.iterdir():
+        path.unlink()
+    for name, content in after.items():
+        (box.patches / name).write_bytes(content)
+    return box.git("rev-parse", "HEAD")
+
+
+def test_apply_follows_patch_files_that_a_pull_has_changed(three: Sandbox) -> None:
+    head = pulled(three)
+    assert "the patch files have changed since they were applied" in three.refused("patch", "edit", "second")
+    three.ok("patch", "apply")
+    assert three.status()["state"] == "applied"
+    assert three.status()["total"] == 2
+    subjects = three.git("log", "--format=%s", "pin/one..").splitlines()
+    assert [subject.split()[0] for subject in subjects] == ["third", "second"]
+    three.ok("undo")
+    assert three.git("rev-parse", "HEAD") == head
+
+
+def test_commits_on_what_was_applied_are_not_left_behind(three: Sandbox) -> None:
+    pulled(three)
+    three.write("own.txt", "mine\n")
+    three.git("add", "own.txt")
+    three.git("commit", "-qm", "own: a commit")
+    state = three.state()
+    assert "it has commits of yours" in three.refused("patch", "apply")
+    assert three.state() == state

@@ -43,6 +43,17 @@ def test_k_and_v_heads_of_different_widths(
     assert tensor["host"].verdict == "identical", tensor["host"].reason
 
 
+@pytest.mark.parametrize("splits", [(), ((55.0, 45.0),)], ids=["even", "uneven"])
+def test_a_fused_qkv_of_different_widths_on_the_devices(
+    tmp_path: Path, matrix: Matrix, splits: tuple[tuple[float, ...], ...]
+) -> None:
+    """v-head-size alone: a cache on the host would read the fused K and V back, which is strided-readback's."""
+    shape = ModelShape(heads=8, kv_heads=4, k_size=192, v_size=128, embd=64, ff=96, vocab=300, fused_qkv=True)
+    found = rows(matrix(make_llama(shape, tmp_path / "fused.gguf"), splits=splits, kv=("device",)))
+    (record,) = (r for r in found.values() if r.case.run.split_mode == "tensor")
+    assert record.verdict == "within", record.reason
+
+
 def test_shares_that_are_not_exact(tmp_path: Path, matrix: Matrix) -> None:
     """split-rounding: as a float 1/1.2 of the width of Q is below 5 of 6 heads, and that of K is not."""
     shape = ModelShape(heads=18, kv_heads=6, k_size=128, embd=64, ff=96, vocab=300)
