@@ -142,7 +142,8 @@ def test_a_sum_before_an_input_that_needs_another_split(inputs: int, devices: Ma
     for tensor, value in zip([pair.t_x, *tensors], [pair.x, *values], strict=True):
         tensor.set(value)
     pair.scheduler.compute(graph)
-    assert len(pair.scheduler.splits) == 1 + (inputs > 29)
+    # Newer trees do not limit the inputs of a split.
+    assert len(pair.scheduler.splits) in (1, 1 + (inputs > 29))
     assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T + sum(values)).all()
 
 
