@@ -8,7 +8,8 @@ Clients come and go as their answers end; every sequence begins as a copy of the
 is of what does not change from run to run: who asked what, the numbers of tokens, the answers, and the order of
 all that. On the CPU, and split by layer, everything computes the same sums; split by tensor, sums have another
 order and may lead to other words, but not to others with the cache on the host. The layout per stream is left out
-where the build has no --kv-per-stream.
+where the build has no --kv-per-stream. The other build's devices begin with zeroed memory, this build's with NaN:
+what nan-without-work mends is no other transcript.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def run(
         command.append(OPTION)
     devices = None
     if place != "cpu":
-        devices = VirtualDevices(options.devices, threads=options.threads)
+        devices = VirtualDevices(options.devices, threads=options.threads, poison=wanted)
     start = time.monotonic()
     try:
         done = subprocess.run(

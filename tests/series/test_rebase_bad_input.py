@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -396,19 +396,24 @@ def test_hostile_git_configuration_changes_nothing(four: TwoPins, tmp_path: Path
     assert not (tmp_path / "hook-ran").exists()
 
 
-def test_two_at_once(four: TwoPins) -> None:
-    """One of them stops at the conflict; the other says that it is under way."""
+def two_at_once(box: TwoPins, command: Sequence[str]) -> list[tuple[str, int]]:
+    """What each of two processes of the same command says on standard error, and its exit code."""
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "pyggml", *ONTO],
-            cwd=four.root,
+            [sys.executable, "-m", "pyggml", *command],
+            cwd=box.root,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         for _ in range(2)
     ]
-    told = sorted((process.communicate(timeout=60)[1], process.returncode) for process in running)
+    return sorted((process.communicate(timeout=120)[1], process.returncode) for process in running)
+
+
+def test_two_at_once(four: TwoPins) -> None:
+    """One of them stops at the conflict; the other says that it is under way."""
+    told = two_at_once(four, ONTO)
     assert [code for _, code in told] == [1, 3], told
     assert "under way" in told[0][0]
     assert "stopped at patch conflicts" in four.status()["rebase"]
@@ -418,17 +423,7 @@ def test_two_that_go_on_at_once(four: TwoPins) -> None:
     """One of them finishes it; the other waits for the lock and finds nothing under way, or takes no part."""
     four.pyggml(*ONTO)
     four.resolve("a.c", RESOLVED)
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pyggml", *CONTINUE],
-            cwd=four.root,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    told = sorted((process.communicate(timeout=120)[1], process.returncode) for process in running)
+    told = two_at_once(four, CONTINUE)
     assert sorted(code for _, code in told) == [0, 1], told
     assert any("no rebase is under way" in text or "another pyggml" in text for text, _ in told), told
     assert (four.tree / "a.c").read_text() == RESOLVED
