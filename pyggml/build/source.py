@@ -28,6 +28,19 @@ class Source:
     dirty: bool
 
 
+def has_source(project: Project) -> bool:
+    """Whether anything is fetched and checked out.
+
+    Raises:
+        PyggmlError: the project's pins cannot be read.
+    """
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import repository
+
+    git = repository(project, read_pins(project))
+    return git.work_tree is not None and git.git_dir.is_dir() and git.resolve("HEAD^{commit}") is not None
+
+
 def read_source(project: Project) -> Source:
     """Look at the project's work tree.
 

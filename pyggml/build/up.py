@@ -17,8 +17,8 @@ from pyggml.vendor.progress import Progress
 
 
 @dataclass(frozen=True)
-class UpResult:
-    """Where the project stands now.
+class SourceResult:
+    """The work tree, fetched and patched.
 
     Attributes:
         fetched, patched: whether that step had something to do.
@@ -30,8 +30,46 @@ class UpResult:
     patched: bool
     applied: int
     total: int
+
+
+@dataclass(frozen=True)
+class UpResult:
+    """Where the project stands now."""
+
+    source: SourceResult
     build: BuildResult
     check: CheckResult
+
+
+def get_source(
+    project: Project,
+    pin_name: str | None,
+    *,
+    fetching: Callable[[], AbstractContextManager[Progress]],
+    say: Callable[[str], None],
+) -> SourceResult:
+    """Fetch a pin and apply its series; what is done already is skipped.
+
+    Args:
+        pin_name: None is the default pin.
+        fetching: gives a progress callback for the time of the fetch.
+        say: told in a line what is done.
+
+    Raises:
+        PyggmlError: the source cannot be had, or the work tree holds what is saved nowhere else.
+    """
+    from pyggml.series.engine import apply_series
+    from pyggml.vendor.pins import read_pins
+    from pyggml.vendor.store import fetch
+
+    pins = read_pins(project)
+    pin = pins.get(pin_name)
+    with project.lock("up"), fetching() as fetch_report:
+        fetched = fetch(project, pins, pin, fetch_report)
+    say(f"{pins.upstream} at pin {pin.name}: {'fetched' if fetched.changed else 'already there'}")
+    moved = apply_series(project, pin.name)
+    say(f"patches: {moved.applied} of {moved.total} applied" + ("" if moved.changed else ", nothing to do"))
+    return SourceResult(pin.name, fetched.changed, moved.changed, moved.applied, moved.total)
 
 
 def bring_up(
@@ -56,22 +94,12 @@ def bring_up(
         PyggmlError: a step failed; the steps before it are done and stay.
         InterruptedBuildError: stopped by the user.
     """
-    from pyggml.series.engine import apply_series
-    from pyggml.vendor.pins import read_pins
-    from pyggml.vendor.store import fetch
-
-    pins = read_pins(project)
-    pin = pins.get(pin_name)
-    with project.lock("up"), fetching() as fetch_report:
-        fetched = fetch(project, pins, pin, fetch_report)
-    say(f"{pins.upstream} at pin {pin.name}: {'fetched' if fetched.changed else 'already there'}")
-    moved = apply_series(project, pin.name)
-    say(f"patches: {moved.applied} of {moved.total} applied" + ("" if moved.changed else ", nothing to do"))
+    got = get_source(project, pin_name, fetching=fetching, say=say)
     built = build_project(project, BuildOptions(jobs=jobs), step_report, say)
-    if built.build.record.pin != pin.name:
+    if built.build.record.pin != got.pin:
         raise PyggmlError(
             f"the work tree was moved to pin {built.build.record.pin} meanwhile", "Run it again: pyggml up"
         )
     say(f"build {built.build.record.variant}: {built.steps} steps" + ("" if built.steps else ", up to date"))
     check = check_build(built.build, say=say)
-    return UpResult(pin.name, fetched.changed, moved.changed, moved.applied, moved.total, built, check)
+    return UpResult(got, built, check)

@@ -164,6 +164,8 @@ def build(
 ) -> None:
     """Configure and compile the work tree as it is.
 
+    Where nothing is fetched yet, the default pin is fetched and its patches are applied first.
+
     CMake and Ninja come from PATH, or else from PyPI wheels that are installed once. The build lies in
     .pyggml/build/VARIANT with its log, build.log. It is incremental: switching a patch recompiles what
     the patch touches, and an interrupted build goes on where it stopped.
@@ -186,6 +188,9 @@ def build(
     """
     from pyggml.build.cuda.options import CudaOptions, parse_archs
     from pyggml.build.plan import BuildOptions, parse_sanitize
+    from pyggml.build.source import has_source
+    from pyggml.build.up import get_source
+    from pyggml.cli.vendor import shown_progress
     from pyggml.native.assemble import build_all
 
     if not cuda:
@@ -201,8 +206,11 @@ def build(
         clean=clean,
         cuda=CudaOptions(parse_archs(archs), toolkit, nccl, minimal) if cuda else None,
     )
+    project = current_project()
     with Meter() as meter:
-        result, side = build_all(current_project(), options, meter.step, meter.say)
+        if not has_source(project):
+            get_source(project, None, fetching=shown_progress, say=meter.say)
+        result, side = build_all(project, options, meter.step, meter.say)
     if result.left_out and result.steps:
         say(f"this upstream has no {', '.join(result.left_out)}: left out")
     if as_json:

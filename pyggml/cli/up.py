@@ -81,24 +81,25 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
 
 
 def _rows(result: UpResult) -> list[tuple[str, str]]:
-    record, check = result.build.build.record, result.check
+    source, record, check = result.source, result.build.build.record, result.check
     work = f"{record.built_steps} steps in {duration(record.built_seconds)}"
     counts = f"{check.passed} passed, {check.failed} failed, {check.skipped} skipped"
     when = " (remembered)" if check.remembered else f" in {duration(check.seconds)}"
     return [
-        ("pin", result.pin + ("" if result.fetched else " (already fetched)")),
-        ("patches", f"{result.applied} of {result.total} applied"),
+        ("pin", source.pin + ("" if source.fetched else " (already fetched)")),
+        ("patches", f"{source.applied} of {source.total} applied"),
         ("build", f"{record.variant}: " + (work if result.build.steps else f"up to date (last: {work})")),
         ("check", f"{'passed' if check.ok else 'FAILED'}: {counts}{when}"),
     ]
 
 
 def _document(project: Project, result: UpResult) -> dict[str, object]:
+    source = result.source
     return {
         "project": str(project.root),
-        "pin": result.pin,
-        "fetched": result.fetched,
-        "patches": {"applied": result.applied, "total": result.total, "changed": result.patched},
+        "pin": source.pin,
+        "fetched": source.fetched,
+        "patches": {"applied": source.applied, "total": source.total, "changed": source.patched},
         "build": build_document(result.build),
         "check": asdict(result.check),
     }

@@ -92,11 +92,17 @@ def test_up_fails_when_the_check_does(project: Path) -> None:
     assert "Traceback" not in failed.stderr
 
 
-def test_build_before_fetch_says_what_to_do(project: Path) -> None:
-    done = pyggml(project, "build")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 2
-    assert "pyggml up" in done.stderr
+def test_build_alone_gets_what_it_compiles(project: Path) -> None:
+    done = pyggml(project, "build", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == ALL_STEPS
+    assert "at pin p1: fetched" in done.stderr
+    source = project / "vendor" / "llama.cpp" / "alloc.cpp"
+    source.write_text(source.read_text("utf-8") + "// mine\n", "utf-8")
+    again = pyggml(project, "build", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["dirty"] is True
+    assert source.read_text("utf-8").endswith("// mine\n")
 
 
 def test_build_prints_a_line_for_a_build_without_work(project: Path) -> None:
