@@ -7,9 +7,11 @@ python tools/transcripts.py --devices 4 --arguments='-ctk q8_0 -ctv q8_0'
 Clients come and go as their answers end; every sequence begins as a copy of the shared system prompt. The hash
 is of what does not change from run to run: who asked what, the numbers of tokens, the answers, and the order of
 all that. On the CPU, and split by layer, everything computes the same sums; split by tensor, sums have another
-order and may lead to other words, but not to others with the cache on the host. The layout per stream is left out
-where the build has no --kv-per-stream. The other build's devices begin with zeroed memory, this build's with NaN:
-what nan-without-work mends is no other transcript.
+order and may lead to other words, but not to others with the cache on the host. The CPU has one thread: with more
+it cuts attention from 512 cells on into a sum per thread (use_split_kv_path in ggml-cpu/ops.cpp), which a virtual
+device, with however many threads, does not. The layout per stream is left out where the build has no
+--kv-per-stream. The other build's devices begin with zeroed memory, this build's with NaN: what nan-without-work
+mends is no other transcript.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ def run(
     cells = -(-options.cells // 256) * 256
     command: list[str | Path] = [
         find_program(build, PROGRAM), "-m", model, "-np", str(options.clients), "-ns", str(options.sequences),
-        "-n", str(options.predict), "--temp", "0", "-fa", "on", "-pps", "-t", str(options.threads),
+        "-n", str(options.predict), "--temp", "0", "-fa", "on", "-pps", "-t", "1",
         # One sequence more, for the system prompt.
         "-c", str(cells * (options.clients + 1)), *arguments, *shlex.split(options.arguments),
     ]  # fmt: skip
@@ -244,7 +246,7 @@ def parse() -> argparse.Namespace:
         help="of cpu, layer, tensor; all by default",
     )  # fmt: skip
     parser.add_argument(
-        "--threads", type=int, default=2, metavar="N", help="of the CPU and of each device; 2 by default"
+        "--threads", type=int, default=2, metavar="N", help="of each device; 2 by default"
     )
     parser.add_argument("--arguments", default="", metavar="TEXT", help=f"more of {PROGRAM}'s")
     parser.add_argument(

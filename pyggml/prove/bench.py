@@ -36,7 +36,8 @@ class TreeBench:
 
     def __init__(self, work: Workspace) -> None:
         self.work = work
-        self.place = work.project.state_dir / "prove" / work.pin.name / "tree"
+        self.home = Project(work.project.state_dir / "prove" / work.pin.name)
+        self.place = self.home.vendor_dir / work.pins.upstream
 
     def at(self, head: str, tree: str) -> Mapping[str, str]:
         self.move(head, tree)
@@ -54,7 +55,10 @@ class TreeBench:
 
 
 class BuildBench(TreeBench):
-    """The files and their build, in one build directory of its own: each step compiles what it touches."""
+    """The files and their build, in one build directory of its own: each step compiles what it touches.
+
+    The two lie to each other as the project's own do: ccache then knows what the project has compiled.
+    """
 
     def __init__(self, work: Workspace, say: Say, jobs: int | None = None, *, python: bool = True) -> None:
         super().__init__(work)
@@ -76,7 +80,7 @@ class BuildBench(TreeBench):
         machine = read_machine()
         tools = find_toolchain(machine.arch, self.say)
         options = BuildOptions(jobs=self.jobs, variant=f"{self.work.pin.name}-prove")
-        plan = make_plan(self.place, self.work.project.build_dir, self.work.pin.name, options, machine, tools)
+        plan = make_plan(self.place, self.home.build_dir, self.work.pin.name, options, machine, tools)
         source = Source(self.place, self.work.pin.name, head, tree, False)
         result = build_tree(
             plan, tools, source, prepare=lambda directory: follow_contents(git, directory), say=self.say
