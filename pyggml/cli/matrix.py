@@ -189,9 +189,10 @@ def _yes(text: str) -> bool:
 @click.option(
     "--flash-attn",
     type=click.Choice(["auto", "on", "off"]),
-    default="auto",
+    default="on",
     show_default=True,
-    help="Flash attention; a tensor split needs it.",
+    help="Flash attention; a tensor split needs it. With auto llama.cpp turns it off for hybrid models that "
+    "are split by layer with the cache on the host, so host and device do not compute the same sums.",
 )
 @click.option("--swa-full", is_flag=True, help="Full caches for layers with a sliding window.")
 @click.option("--prompt", type=int, default=32, show_default=True, help="Tokens of the longest prompt.")

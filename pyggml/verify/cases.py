@@ -128,7 +128,7 @@ class Grid:
     streams: tuple[int, ...] = (1,)
     unified: tuple[bool, ...] = (False,)
     layouts: tuple[str, ...] = ("one",)
-    flash_attn: str = "auto"
+    flash_attn: str = "on"
     swa_full: bool = False
     poison: bool = True
     work: Work = field(default_factory=Work)
