@@ -245,9 +245,7 @@ def parse() -> argparse.Namespace:
         "--places", type=lambda text: text.split(","), default=["cpu", "layer", "tensor"], metavar="PLACE,...",
         help="of cpu, layer, tensor; all by default",
     )  # fmt: skip
-    parser.add_argument(
-        "--threads", type=int, default=2, metavar="N", help="of each device; 2 by default"
-    )
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each device; 2 by default")
     parser.add_argument("--arguments", default="", metavar="TEXT", help=f"more of {PROGRAM}'s")
     parser.add_argument(
         "--timeout", type=float, default=300, metavar="S", help="for each run; 300 by default"
