@@ -38,7 +38,7 @@ def patch(ctx: click.Context) -> None:
     \b
     A day's work:
       pyggml patch apply              # bring the series into vendor/<upstream>
-      pyggml patch edit v-head-size   # stop at one patch, edit the source
+      pyggml patch edit 5             # stop at one patch, edit the source
       pyggml patch continue           # fold the edits in, put the later patches back
       pyggml patch refresh            # or: commits and edits on top into the files
       pyggml undo                     # take the last of these back
