@@ -68,7 +68,7 @@ def find_vdev(build: Build, say: Callable[[str], None] = lambda text: None) -> P
         with contextlib.suppress(PyggmlError):
             if found[1] == _header_key(source):
                 return directory / LIBRARY
-        if _moved_on(build, source):
+        if _goes_with(build, directory / LIBRARY) or _moved_on(build, source):
             return directory / LIBRARY
     elif _moved_on(build, source):
         raise PyggmlError(
@@ -82,6 +82,17 @@ def _source_of(build: Build) -> Path:
     from pyggml.native.assemble import source_of
 
     return source_of(build)
+
+
+def _goes_with(build: Build, library: Path) -> bool:
+    """Whether it was compiled after the build: then the work tree's headers are another tree's, whatever their times.
+
+    Applying and unapplying patches gives files the times that they had before.
+    """
+    try:
+        return library.stat().st_mtime_ns >= (build.bin_dir / "libggml-base.so").stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 def _moved_on(build: Build, source: Path) -> bool:

@@ -19,6 +19,7 @@ from pyggml.build.record import Build, read_record
 from pyggml.errors import PyggmlError
 from pyggml.native.environment import VirtualDevices, program_environment
 from pyggml.native.ledger import Ledger
+from pyggml.native.load import active_build
 from pyggml.native.programs import find_program, run_program, seen_devices
 from pyggml.native.vdev import SOURCES, compile_vdev, find_vdev
 from tests.native.vdev_client import run_client
@@ -31,14 +32,13 @@ DEFAULTS = VirtualDevices()
 
 @pytest.fixture(scope="module")
 def build() -> Build:
-    """A finished build of this project (PYGGML_TEST_BUILD names its directory)."""
+    """The build of the work tree (PYGGML_TEST_BUILD names the directory of another one)."""
     named = os.environ.get("PYGGML_TEST_BUILD")
-    found = [Path(named)] if named else sorted((ROOT / ".pyggml" / "build").glob("*-cpu"))
-    for directory in found:
-        record = read_record(directory)
-        if record is not None and record.state == "done":
-            return Build(directory, record)
-    pytest.skip("there is no finished build: pyggml build")
+    if named is None:
+        return active_build(ROOT)
+    record = read_record(Path(named))
+    assert record is not None, f"there is no build in {named}"
+    return Build(Path(named), record)
 
 
 def run(build: Build, *command: str, devices: VirtualDevices = DEFAULTS) -> subprocess.CompletedProcess[str]:
@@ -428,6 +428,31 @@ def test_the_library_is_compiled_again_only_when_something_changed(build: Build,
         env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "virtual device 0" in done.stdout
+
+
+def test_another_trees_headers_are_no_reason_to_compile_again(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build named with --against stays as it is, although the work tree holds other headers, older than it."""
+    from pyggml.native.assemble import source_of
+
+    source = tmp_path / "tree"
+    for part in ("ggml/include", "ggml/src"):
+        shutil.copytree(source_of(build) / part, source / part, ignore=lambda _, names: [
+            name for name in names if not name.endswith(".h")
+        ])  # fmt: skip
+    other = replace(build, directory=tmp_path / "other")
+    other.directory.mkdir()
+    (other.directory / "bin").symlink_to(build.bin_dir)
+    monkeypatch.setattr("pyggml.native.vdev._source_of", lambda build: source)
+    library = compile_vdev(other, source)
+    before = library.stat()
+    header = source / "ggml/src/ggml-backend-impl.h"
+    header.write_text(header.read_text() + "// another patch\n")
+    os.utime(header, ns=(0, 0))
+    said: list[str] = []
+    assert find_vdev(other, said.append) == library
+    assert (said, library.stat()) == ([], before)
 
 
 def test_a_compiler_error_is_shown_and_the_old_library_stays(build: Build, tmp_path: Path) -> None:
