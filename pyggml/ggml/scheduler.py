@@ -13,8 +13,9 @@ from pyggml.ggml.device import BufferType
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
 from pyggml.ggml.memory import Owner
-from pyggml.ggml.metarules import Spreads, check_graph, check_transfer, is_host_view, spread_of, wrong_view
+from pyggml.ggml.metarules import Spreads, check_graph, is_host_view, spread_of
 from pyggml.ggml.placement import Placement, bind, check_bound, check_op, place, running
+from pyggml.ggml.precautions import check_copies, check_leaves, check_places
 from pyggml.ggml.split import Axis
 from pyggml.ggml.splits import Split, read_splits
 from pyggml.ggml.tensor import Tensor, is_view_op
@@ -201,7 +202,12 @@ class Scheduler(Owner):
                 raise PyggmlError(self._too_little(graph))
             self._graph, self._placement = graph, placement
             self._in_graph = set(placement.all())
-            self._check_copies(placement)
+            try:
+                check_copies(self, placement)
+            except PyggmlError:
+                self._forget()
+                self._bindings.lib.ggml_backend_sched_reset(self.raw)
+                raise
 
     def compute(self, graph: Graph) -> None:
         """Compute a graph, allocating it first if that was not done, and wait for it.
@@ -306,60 +312,14 @@ class Scheduler(Owner):
                 f"{self.label} takes {self.graph_size} in all",
                 "Give the scheduler a larger graph_size.",
             )
-        self._check_places(graph, placement)
-        self._check_leaves(graph, placement)
+        check_places(self, graph, placement)
+        check_leaves(self, graph, placement, self._parallel)
         self._check_meta(graph, placement)
         if self._graph is not None:
             self._forget()
             self._bindings.lib.ggml_backend_sched_reset(self.raw)
         self.generation += 1
         return placement
-
-    def _check_places(self, graph: Graph, placement: Placement) -> None:
-        lib = self._bindings.lib
-        usable: dict[Any, list[Backend]] = {}
-        for number, raw in enumerate(placement.all()):
-            buffer = (raw.view_src or raw).buffer
-            backends = self.backends
-            if buffer:
-                kind = buffer.buft
-                if kind not in usable:
-                    usable[kind] = [one for one in backends if lib.ggml_backend_supports_buft(one.raw, kind)]
-                backends = usable[kind]
-                if not backends:
-                    name = self._bindings.ffi.string(lib.ggml_backend_buft_name(kind)).decode(
-                        "utf-8", "replace"
-                    )
-                    raise PyggmlError(
-                        f"{Tensor(graph.context, raw).described()} is in {name}, which no backend of "
-                        f"{self.label} uses"
-                    )
-            if number < len(placement.nodes):
-                check_op(graph.context, raw, backends)
-
-    def _check_leaves(self, graph: Graph, placement: Placement) -> None:
-        """A leaf gets its backend from what reads it, but not through views (pass 4 of upstream's split)."""
-        without = set(placement.without)
-        viewed: set[Any] = set()
-        read: set[Any] = set()
-        for raw, sources in zip(placement.nodes, placement.sources, strict=True):
-            (viewed if is_view_op(Tensor(graph.context, raw).op) else read).update(sources)
-        for raw in placement.leaves:
-            given = raw.flags & self._bindings.lib.GGML_TENSOR_FLAG_INPUT
-            if self._parallel and given and raw not in without:
-                # ggml_gallocr_needs_realloc does not look at leaves, and the copies change places.
-                raise PyggmlError(
-                    f"{Tensor(graph.context, raw).described()} is an input with memory of its own, of which "
-                    f"{self.label} cannot keep copies",
-                    "Let the scheduler allocate it, or do not mark it as input.",
-                )
-            open_ = raw in without and not given
-            if open_ and (raw in viewed or raw not in read):
-                raise PyggmlError(
-                    f"{Tensor(graph.context, raw).described()} has no memory, and is read through views or not at "
-                    "all: upstream cannot tell where it belongs",
-                    "Mark it as input, or allocate its context.",
-                )
 
     def _check_meta(self, graph: Graph, placement: Placement) -> None:
         metas = [one for one in range(len(self.backends)) if self.buffer_types[one].is_meta]
@@ -480,34 +440,6 @@ class Scheduler(Owner):
         finally:
             for raw, data in zip(placement.nodes, kept, strict=True):
                 ffi.memmove(raw.src, data, len(data))
-
-    def _check_copies(self, placement: Placement) -> None:
-        """Copies that would end the process when they are made."""
-        if not any(kind.is_meta for kind in self.buffer_types):
-            return
-        from pyggml.ggml.meta import MetaDevice
-
-        for split in self.splits:
-            device = split.backend.device
-            if isinstance(device, MetaDevice) and not device.trust_upstream:
-                wrong = wrong_view(placement.nodes[split.start : split.end])
-                if wrong:
-                    self._forget()
-                    self._bindings.lib.ggml_backend_sched_reset(self.raw)
-                    raise PyggmlError(
-                        f"what a MetaDevice computes (nodes {split.start} to {split.end - 1}) {wrong}",
-                        "Change the order of the graph: ggml_backend_meta_graph_compute asserts this.",
-                    )
-            for copy in split.inputs:
-                source = copy.source
-                backend = self.assignment(source)
-                if backend is not None and backend.device.kind == "meta":
-                    try:
-                        check_transfer(source, self, 0, source.nbytes, writing=False)
-                    except PyggmlError:
-                        self._forget()
-                        self._bindings.lib.ggml_backend_sched_reset(self.raw)
-                        raise
 
     def _forget(self) -> None:
         self.generation += 1
