@@ -57,7 +57,7 @@ class TreeBench:
 class BuildBench(TreeBench):
     """The files and their build, in one build directory of its own: each step compiles what it touches.
 
-    The two lie to each other as the project's own do: ccache then knows what the project has compiled.
+    The two lie to each other as the project's own do: a ccache with a base_dir knows what the project compiled.
     """
 
     def __init__(self, work: Workspace, say: Say, jobs: int | None = None, *, python: bool = True) -> None:
