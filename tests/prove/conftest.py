@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyggml.project import Project
+from tests.hermetic import own_user
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "series"))
 from series_helpers import Sandbox
@@ -92,16 +92,8 @@ def test_only_below():
 
 @pytest.fixture(scope="session", autouse=True)
 def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    monkeypatch = pytest.MonkeyPatch()
-    for name in list(os.environ):
-        if name.startswith(("GIT_", "PYGGML_", "PYTEST_")):
-            monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
-    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", "utf-8")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    yield
-    monkeypatch.undo()
+    with own_user(tmp_path_factory.mktemp("home"), "PYTEST_"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +11,13 @@ from rebase_helpers import NEW, OLD, TwoPins, four_patches, make_two_pins
 from series_helpers import Sandbox, make_sandbox
 
 from pyggml.project import Project
+from tests.hermetic import own_user
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    monkeypatch = pytest.MonkeyPatch()
-    for name in list(os.environ):
-        if name.startswith(("GIT_", "PYGGML_")):
-            monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
-    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", "utf-8")
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    yield
-    monkeypatch.undo()
+    with own_user(tmp_path_factory.mktemp("home")):
+        yield
 
 
 @pytest.fixture(scope="session")
