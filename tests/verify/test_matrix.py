@@ -94,6 +94,23 @@ def test_a_cache_per_stream_has_the_bits_of_the_one_tensor(lively: Lively, matri
     assert own[0].sensitivity is not None and own[0].sensitivity > 1e-3
 
 
+def test_a_model_that_reserves_for_one_sequence_has_a_cache_per_stream(
+    lively: Lively, matrix: Matrix
+) -> None:
+    # On 0c1e57098 llama_context::sched_reserve takes a single sequence for the worst case of Kimi Linear.
+    result = matrix(
+        lively("kimi-linear"),
+        streams=(2,),
+        layouts=("one", "per-stream"),
+        split_modes=("layer",),
+        kv=("device",),
+    )
+    own = [record for record in result.records if record.case.one is not None]
+    if "has no kv_per_stream" in own[0].reason:
+        pytest.skip(own[0].reason)
+    assert [record.verdict for record in own] == ["identical"] * 2, [record.reason for record in own]
+
+
 def test_a_hybrid_split_by_layer_computes_the_same_sums_with_the_cache_on_the_host(
     lively: Lively, matrix: Matrix
 ) -> None:

@@ -101,7 +101,8 @@ class Placed:
         window = ops.permute(view, 0, 2, 1, 3)
         window.name = NAME
         if flat:
-            load().lib.ggml_set_input(window.raw)
+            # Newer trees let ggml_set_input take only a tensor without an op.
+            window.raw.flags |= load().lib.GGML_TENSOR_FLAG_INPUT
         self.out = ops.get_rows(window, index).mark_output()
         self.nbytes = window.nbytes
         last = cache.dequantized()[:, work.used - 1]
