@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyggml.build.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.prove.bench import BuildBench, bench_lock
@@ -30,6 +31,8 @@ def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Ca
         with bench_lock(project, "patch rebase --compile"):
             try:
                 bench.at(step.commit.id, step.commit.tree)
+            except InterruptedBuildError:
+                raise
             except PyggmlError as error:
                 return "\n".join(line for line in (error.message, error.hint or "") if line)
         return None

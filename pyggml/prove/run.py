@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyggml.build.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench, first_line
 from pyggml.prove.proof import NodeResult, run_node
@@ -52,6 +53,7 @@ def prove_series(
 
     Raises:
         PyggmlError: no such patch, or the series does not apply.
+        InterruptedBuildError: stopped by the user; a build that was stopped says nothing of a patch.
     """
     series = work.series
     numbers = sorted({series.find(name) for name in wanted}) or [*range(1, len(series.patches) + 1)]
@@ -66,6 +68,8 @@ def prove_series(
         say(f"the stack of {place} patches" if place else "the bare pin")
         try:
             env = bench.at(*heads[place])
+        except InterruptedBuildError:
+            raise
         except PyggmlError as error:
             broken[place] = first_line(error.message.partition("\n")[2]) or error.message
             continue

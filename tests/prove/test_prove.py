@@ -126,7 +126,7 @@ def test_killed_and_interrupted_in_the_middle(box: Sandbox) -> None:
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 30
-        while not (box.root / ".pyggml/prove/one/tree/main.c").exists() and time.monotonic() < deadline:
+        while not (box.root / ".pyggml/prove/one/vendor/up/main.c").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)
         os.kill(process.pid, number)
@@ -134,6 +134,25 @@ def test_killed_and_interrupted_in_the_middle(box: Sandbox) -> None:
         assert box.state() == before
     slow.unlink()
     assert verdicts(box, "1", "3", code=0)["second"][0] == "proven"
+
+
+def test_a_build_that_is_stopped_ends_the_proving(box: Sandbox) -> None:
+    from pyggml.build.process import InterruptedBuildError
+    from pyggml.prove.run import prove_series
+    from pyggml.series.engine import open_workspace
+
+    class Stopped:
+        asked = 0
+
+        def at(self, head: str, tree: str) -> dict[str, str]:
+            self.asked += 1
+            raise InterruptedBuildError("stopped")
+
+    state_proofs(box, first=(["test_one"], "one is wrong"), second=(["test_two"], "two is wrong"))
+    bench = Stopped()
+    with pytest.raises(InterruptedBuildError):
+        prove_series(open_workspace(box.project, None), bench)
+    assert bench.asked == 1
 
 
 def test_two_at_once(box: Sandbox) -> None:
