@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 else:
     # Generic at run time only from click 8.4 on.
     _Type = click.ParamType
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 _SPARSE_SECONDS = 2.0
@@ -84,6 +86,25 @@ def _yes(text: str) -> bool:
     return _one_of("yes", "no")(text) == "yes"
 
 
+def _several(
+    *names: str,
+    example: str,
+    convert: Callable[[str], Any],
+    metavar: str,
+    help: str,
+    default: str | None = None,
+) -> Callable[[_Command], _Command]:
+    """An option of values separated by commas; a case is made of each of them."""
+    return click.option(
+        *names,
+        type=Several(example, convert),
+        metavar=metavar,
+        default=default,
+        show_default=default is not None,
+        help=help,
+    )
+
+
 @click.command(
     epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
     "that should be the same), over (the bound of upstream's test, --bound, against the CPU), refused (a kind of "
@@ -110,9 +131,10 @@ def _yes(text: str) -> bool:
     help="Of the tiny models: scaled so that every token depends on those before it, or as upstream writes them "
     "(most then hardly look at their cache).",
 )
-@click.option(
+@_several(
     "--devices",
-    type=Several("1,2,4", int),
+    example="1,2,4",
+    convert=int,
     metavar="N,...",
     help="Numbers of virtual devices, 1 to 16; default 2.",
 )
@@ -122,13 +144,13 @@ def _yes(text: str) -> bool:
     help="CUDA devices instead of virtual ones, of a build made with --cuda; a GPU is divided into several where "
     "there are fewer.",
 )
-@click.option(
+@_several(
     "--split-mode",
     "modes",
-    type=Several("layer,tensor", _one_of("layer", "tensor")),
+    example="layer,tensor",
+    convert=_one_of("layer", "tensor"),
     metavar="layer,tensor",
     default="tensor",
-    show_default=True,
     help="How weights lie on the devices.",
 )
 @click.option(
@@ -145,38 +167,38 @@ def _yes(text: str) -> bool:
     show_default=True,
     help="Where the cache is: compare the devices' with the CPU, the host's with the devices'.",
 )
-@click.option(
+@_several(
     "--kv-type",
     "kv_types",
-    type=Several("f16,q8_0", _one_of(*_CACHE_TYPES)),
+    example="f16,q8_0",
+    convert=_one_of(*_CACHE_TYPES),
     metavar="TYPE,...",
     default="f16",
-    show_default=True,
     help="Of the cache, K and V.",
 )
-@click.option(
+@_several(
     "--streams",
-    type=Several("1,2,4", int),
+    example="1,2,4",
+    convert=int,
     metavar="N,...",
     default="1",
-    show_default=True,
     help="Sequences at a time, each with a prompt of its own tokens and length.",
 )
-@click.option(
+@_several(
     "--unified",
-    type=Several("yes,no", _yes),
+    example="yes,no",
+    convert=_yes,
     metavar="yes,no",
     default="no",
-    show_default=True,
     help="One cache for all sequences, or one for each.",
 )
-@click.option(
+@_several(
     "--layout",
     "layouts",
-    type=Several("one,per-stream", _one_of("one", "per-stream")),
+    example="one,per-stream",
+    convert=_one_of("one", "per-stream"),
     metavar="one,per-stream",
     default="one",
-    show_default=True,
     help="Caches that are not unified: in one tensor for all sequences, or each in tensors of its own "
     "(kv_per_stream), which must give the same bits. A unified cache has one stream and only the layout one.",
 )

@@ -11,24 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from pyggml.build.record import Build
-from pyggml.errors import PyggmlError
 from pyggml.llama import LlamaContext, Model
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
 from pyggml.models.tiny import tiny_models
-from pyggml.native.load import active_build
-from pyggml.testing.fixtures import virtual_devices  # noqa: F401
 
 Floats = npt.NDArray[np.float32]
 Open = Callable[..., LlamaContext]
-
-
-@pytest.fixture(scope="session")
-def pyggml_build() -> Build:
-    try:
-        return active_build(Path(__file__).parent)
-    except PyggmlError as error:
-        pytest.skip(f"needs the built llama.cpp of this project: {error.message}")
 
 
 @pytest.fixture(scope="session")

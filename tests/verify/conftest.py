@@ -12,9 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from pyggml.build.record import Build
-from pyggml.errors import PyggmlError
 from pyggml.models.tiny import tiny_models
-from pyggml.native.load import active_build
 from pyggml.verify.cases import Case, Grid, Run
 from pyggml.verify.lively import lively_models
 from pyggml.verify.matrix import Result, run_matrix
@@ -73,14 +71,6 @@ class Stage:
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
-
-
-@pytest.fixture(scope="session")
-def pyggml_build() -> Build:
-    try:
-        return active_build(Path(__file__).parent)
-    except PyggmlError as error:
-        pytest.skip(f"needs the built llama.cpp of this project: {error.message}")
 
 
 @pytest.fixture(scope="session")
