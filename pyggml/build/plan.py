@@ -33,6 +33,9 @@ DEFAULT_TARGETS = (
     "llama-batched-bench",
 )
 
+_HERE = {"Darwin": "@loader_path"}
+"""How a run path says "beside me", where that is not `$ORIGIN`; upstream puts libraries beside programs."""
+
 SANITIZERS = {"address": "asan", "undefined": "ubsan", "thread": "tsan"}
 
 _FIXED = (
@@ -246,6 +249,10 @@ def make_plan(
         ("LLAMA_BUILD_COMMIT", pin),
         ("LLAMA_BUILD_NUMBER", "0"),
         ("GIT_EXE:STRING", "OFF"),
+        # A run path that is to change when installing ends with a separator (cmComputeLinkInformation.cxx,
+        # GetRPathString), and the dynamic linker takes the nothing behind it for the current directory.
+        ("CMAKE_BUILD_WITH_INSTALL_RPATH", "ON"),
+        ("CMAKE_INSTALL_RPATH", _HERE.get(machine.system, "$ORIGIN")),
         ("CMAKE_MAKE_PROGRAM", str(tools.ninja)),
         ("CMAKE_C_COMPILER", str(tools.cc)),
         ("CMAKE_CXX_COMPILER", str(tools.cxx)),

@@ -30,6 +30,7 @@ endif()
 add_executable(test-alloc alloc.cpp)
 target_link_libraries(test-alloc PRIVATE ggml)
 add_executable(test-llama-archs archs.cpp)
+install(TARGETS ggml test-alloc)
 """
 
 # As upstream's: configure anew when the git index changes.

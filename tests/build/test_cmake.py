@@ -101,6 +101,21 @@ def test_shared_libraries_and_explicit_instruction_set(builder: Builder) -> None
     assert "CMAKE_BUILD_TYPE:UNINITIALIZED=Release" in cache or "CMAKE_BUILD_TYPE:STRING=Release" in cache
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="other file names of system libraries")
+def test_no_library_is_looked_for_in_the_current_directory(builder: Builder, tmp_path: Path) -> None:
+    """Where somebody may have put one: CMake ends a run path with a separator, and behind it is nothing."""
+    program = builder.run().build.bin_dir / "test-alloc"
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1"):
+        (here / name).write_bytes(b"")
+    done = subprocess.run([program], cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    moved = tmp_path / "moved"
+    builder.build_dir.rename(moved)
+    subprocess.run([moved / program.relative_to(builder.build_dir)], check=True, capture_output=True)
+
+
 def test_other_options_lie_elsewhere(builder: Builder) -> None:
     assert builder.run(targets=("ggml",)).build.directory.name == "p1-cpu"
     strict = builder.run(targets=("ggml",), fatal_warnings=True)

@@ -12,5 +12,6 @@ if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/ggml-cuda$")
     target_compile_definitions(ggml PRIVATE ggml_backend_cuda_reg=pyggml_cuda_plugin)
 
     # CMake takes nvcc's own library directory for one that the dynamic linker knows, and leaves it out.
-    set(CMAKE_BUILD_RPATH "${PYGGML_CUDA_RPATH}")
+    # Behind the build's own, for a distribution's toolkit lies where its ggml does.
+    list(APPEND CMAKE_INSTALL_RPATH ${PYGGML_CUDA_RPATH})
 endif()

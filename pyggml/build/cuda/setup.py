@@ -78,8 +78,7 @@ class CudaSetup:
             ("CMAKE_CUDA_HOST_COMPILER", str(self.host.path)),
             ("CMAKE_CUDA_ARCHITECTURES", self.archs.cmake),
             ("CMAKE_USER_MAKE_RULES_OVERRIDE_CUDA", str(directory / _OVERRIDE)),
-            ("CMAKE_BUILD_RPATH_USE_ORIGIN", "ON"),
-            ("PYGGML_CUDA_RPATH", self._rpath()),
+            ("PYGGML_CUDA_RPATH", ";".join(self._rpath())),
         ]
         quants, nccl = "GGML_CUDA_FA_ALL_QUANTS", "GGML_CUDA_NCCL"
         if quants in declared:
@@ -102,12 +101,13 @@ class CudaSetup:
             entries.append(("CMAKE_CUDA_COMPILER_LAUNCHER", str(launcher)))
         return entries
 
-    def _rpath(self) -> str:
-        """Where libggml-cuda.so finds the runtime and cuBLAS; the root of links by a relative path."""
+    def _rpath(self) -> list[str]:
+        """Where libggml-cuda.so finds the runtime, cuBLAS and NCCL; the root of links by relative paths."""
         if self.toolkit.raw:
-            return f"$ORIGIN/../{ROOT}/lib"
+            return [f"$ORIGIN/../{ROOT}/{name}" for name in ("lib", *(["nccl/lib"] if self.nccl else []))]
         found = [find_library(self.toolkit.root, name) for name in ("cudart", "cublas")]
-        return ";".join(dict.fromkeys(str(library.parent) for library in found if library is not None))
+        found += [find_library(self.nccl.root, "nccl")] if self.nccl else []
+        return list(dict.fromkeys(str(library.parent) for library in found if library is not None))
 
     def record(self, directory: Path) -> tuple[tuple[str, str], ...]:
         """What the build's record says about CUDA, in the order of importance."""
