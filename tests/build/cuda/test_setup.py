@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyggml.build.cuda.driver import Driver
-from pyggml.build.cuda.nccl import find_nccl
+from pyggml.build.cuda.nccl import Nccl, find_nccl
 from pyggml.build.cuda.options import CudaOptions, parse_archs
 from pyggml.build.cuda.setup import CudaSetup, check_space, set_up
 from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
@@ -232,6 +232,23 @@ def test_nccl_of_the_wheel_of_the_system_and_missing(
     write(tmp_path / "usr" / "include" / "nccl.h", header)
     write(tmp_path / "usr" / "lib" / "x86_64-linux-gnu" / "libnccl.so")
     assert find_nccl(system, places=[tmp_path / "usr"]).version == "2.21.5"
+
+
+def test_nccl_is_found_where_it_lies(
+    tree: Path, compilers: Toolchain, wheels: Toolkit, toolkit: MakeToolkit, tmp_path: Path
+) -> None:
+    """From the wheels by a relative path beside the toolkit's, from the system by the directory of its library."""
+    system = Toolkit("system", toolkit(), "12.4.131", False)
+    library = write(tmp_path / "nccl" / "lib" / "libnccl.so")
+    found = Nccl(tmp_path / "nccl", "2.28.3")
+    paths = {}
+    for one in (wheels, system):
+        setup = replace(decided(compilers, one), options=CudaOptions(nccl=True), nccl=found)
+        entries = dict(plan(tree, compilers, setup).options)
+        assert entries["GGML_CUDA_NCCL"] == "ON"
+        paths[one.kind] = entries["PYGGML_CUDA_RPATH"].split(";")
+    assert paths["wheels"] == ["$ORIGIN/../toolkit/lib", "$ORIGIN/../toolkit/nccl/lib"]
+    assert paths["system"] == [str(system.root / "lib64"), str(library.parent)]
 
 
 def test_settings_that_cmake_would_read_once_are_kept_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
