@@ -31,6 +31,11 @@ class Machine:
     memory: int
 
 
+def run_path_here(system: str) -> str:
+    """How a run path names the directory of what is loaded; `system` as in Machine."""
+    return "@loader_path" if system == "Darwin" else "$ORIGIN"
+
+
 def parse_cpuinfo(text: str) -> frozenset[str]:
     """The features that every processor in a `/proc/cpuinfo` text has (`flags` on x86, `Features` on Arm)."""
     lists = re.findall(r"^(?:flags|Features)[ \t]*:[ \t]*(.*)$", text, re.MULTILINE)

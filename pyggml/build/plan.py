@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyggml.build.cuda.options import CudaOptions
 from pyggml.build.features import choose
-from pyggml.build.machine import BYTES_PER_JOB, Machine, default_jobs
+from pyggml.build.machine import BYTES_PER_JOB, Machine, default_jobs, run_path_here
 from pyggml.build.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
 
@@ -32,9 +32,6 @@ DEFAULT_TARGETS = (
     "llama-parallel",
     "llama-batched-bench",
 )
-
-_HERE = {"Darwin": "@loader_path"}
-"""How a run path says "beside me", where that is not `$ORIGIN`; upstream puts libraries beside programs."""
 
 SANITIZERS = {"address": "asan", "undefined": "ubsan", "thread": "tsan"}
 
@@ -252,7 +249,7 @@ def make_plan(
         # A run path that is to change when installing ends with a separator (cmComputeLinkInformation.cxx,
         # GetRPathString), and the dynamic linker takes the nothing behind it for the current directory.
         ("CMAKE_BUILD_WITH_INSTALL_RPATH", "ON"),
-        ("CMAKE_INSTALL_RPATH", _HERE.get(machine.system, "$ORIGIN")),
+        ("CMAKE_INSTALL_RPATH", run_path_here(machine.system)),
         ("CMAKE_MAKE_PROGRAM", str(tools.ninja)),
         ("CMAKE_C_COMPILER", str(tools.cc)),
         ("CMAKE_CXX_COMPILER", str(tools.cxx)),

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import shutil
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyggml.build.machine import run_path_here
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
 from pyggml.native.callbacks import glue_declarations
@@ -185,7 +187,7 @@ def _generate(inputs: Inputs, name: str, target: Path) -> None:
 
 def _command(inputs: Inputs, directory: Path, generated: Path, made: Path, python: list[str]) -> list[str]:
     mac = sys.platform == "darwin"
-    here = "@loader_path" if mac else "$ORIGIN"
+    here = run_path_here(platform.system())
     command = [str(inputs.compiler.program), *inputs.compiler.flags, *_FLAGS]
     command += ["-bundle", "-undefined", "dynamic_lookup"] if mac else ["-shared"]
     command += [f"-I{inputs.source / one}" for one in INCLUDE_DIRS]
