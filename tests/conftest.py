@@ -23,14 +23,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     os.environ["PYGGML_TESTS_PREPARED"] = "1"
     if hasattr(session.config, "workerinput"):
         return
-    from pyggml.build.plan import BuildOptions
-    from pyggml.build.progress import Step
+    from pyggml.builder.plan import BuildOptions
+    from pyggml.builder.progress import Step
     from pyggml.errors import PyggmlError
     from pyggml.native.assemble import build_all
     from pyggml.project import Project
     from pyggml.series.engine import apply_series
-    from pyggml.vendor.pins import read_pins
-    from pyggml.vendor.store import fetch
+    from pyggml.upstream.pins import read_pins
+    from pyggml.upstream.store import fetch
 
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
 

@@ -13,8 +13,8 @@ import pytest
 from pyggml.project import Project
 from pyggml.series.engine import apply_series, open_workspace, unapply_series
 from pyggml.series.verify import verify_series
-from pyggml.vendor.pins import read_pins
-from pyggml.vendor.store import fetch
+from pyggml.upstream.pins import read_pins
+from pyggml.upstream.store import fetch
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.native

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyggml.project import Project
-from pyggml.vendor.pins import read_pins
+from pyggml.upstream.pins import read_pins
 
 ROOT = Path(__file__).parent.parent
 PINS = read_pins(Project(ROOT))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pyggml.project import Project
-from pyggml.vendor.pins import read_pins
-from pyggml.vendor.store import fetch
+from pyggml.upstream.pins import read_pins
+from pyggml.upstream.store import fetch
 
 ROOT = Path(__file__).parent.parent
 OLD, NEW = "4df29be4f", "0c1e57098"

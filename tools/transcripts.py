@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pyggml.build.record import Build, find_build
+from pyggml.builder.record import Build, find_build
 from pyggml.errors import PyggmlError
 from pyggml.models.known import get_model
 from pyggml.native.environment import VirtualDevices, program_environment

@@ -101,6 +101,6 @@ def _read(named: str | None) -> dict[str, Any]:
 
     if named is not None and Path(named).exists():
         return read_abi(Path(named))
-    from pyggml.build.record import find_build
+    from pyggml.builder.record import find_build
 
     return read_abi(find_build(current_project(), variant=named).directory)

@@ -12,8 +12,8 @@ from pyggml.cli.common import current_project, interactive, json_option, print_j
 from pyggml.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyggml.build.cmake import BuildResult
-    from pyggml.build.progress import Step
+    from pyggml.builder.cmake import BuildResult
+    from pyggml.builder.progress import Step
     from pyggml.native.assemble import PythonSide
 
 
@@ -186,10 +186,10 @@ def build(
       pyggml build --sanitize address,undefined     beside the normal build
       pyggml build --cuda --arch 80,90              for other GPUs than those present
     """
-    from pyggml.build.cuda.options import CudaOptions, parse_archs
-    from pyggml.build.plan import BuildOptions, parse_sanitize
-    from pyggml.build.source import has_source
-    from pyggml.build.up import get_source
+    from pyggml.builder.cuda.options import CudaOptions, parse_archs
+    from pyggml.builder.plan import BuildOptions, parse_sanitize
+    from pyggml.builder.source import has_source
+    from pyggml.builder.up import get_source
     from pyggml.cli.vendor import shown_progress
     from pyggml.native.assemble import build_all
 

@@ -25,7 +25,7 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
       pyggml devices
       pyggml devices --devices 4 --json
     """
-    from pyggml.build.record import check_instruction_set
+    from pyggml.builder.record import check_instruction_set
     from pyggml.cli.run import active
     from pyggml.native.cuda import BACKEND, explain_absence
     from pyggml.native.environment import devices_from_environment, program_environment

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from pyggml import __version__
 from pyggml.cli.common import LazyGroup
 from pyggml.errors import PyggmlError
+from pyggml.version import __version__
 
 COMMANDS = {
     "up": ("pyggml.cli.up:up", "Fetch, patch, build and check: everything, in one command."),

@@ -18,8 +18,8 @@ from pyggml.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyggml.build.record import Build
-    from pyggml.verify.matrix import Progress
+    from pyggml.builder.record import Build
+    from pyggml.matrix.run import Progress
 
     _Type = click.ParamType[tuple[Any, ...]]
 else:
@@ -297,10 +297,10 @@ def matrix(
     """
     import os
 
-    from pyggml.verify.cases import Grid
-    from pyggml.verify.matrix import run_matrix
-    from pyggml.verify.report import document, exit_code, print_result, summary
-    from pyggml.verify.work import Work
+    from pyggml.matrix.cases import Grid
+    from pyggml.matrix.report import document, exit_code, print_result, summary
+    from pyggml.matrix.run import run_matrix
+    from pyggml.matrix.work import Work
 
     if arch is not None and files:
         raise UsageError(
@@ -334,7 +334,7 @@ def matrix(
 
 
 def _builds(variant: str | None, against: str | None, cuda: bool) -> tuple[Build, Build | None]:
-    from pyggml.build.record import find_build
+    from pyggml.builder.record import find_build
     from pyggml.cli.run import active
     from pyggml.native.cuda import find_cuda_build
 
@@ -387,8 +387,8 @@ def _files(files: Sequence[Path]) -> list[Path]:
 
 def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
     from pyggml.cli.vendor import shown_progress
+    from pyggml.matrix.lively import lively_models
     from pyggml.models.tiny import tiny_models
-    from pyggml.verify.lively import lively_models
 
     with shown_progress() as report:
         files = tiny_models(build, arch, report=report).files
@@ -413,7 +413,7 @@ def _print(write: Callable[[Console], None], to_stderr: bool) -> None:
 @contextmanager
 def _shown() -> Iterator[Callable[[Progress], None]]:
     """Progress, and what is bad as soon as it is known: a bar on a terminal, else a line for every tenth."""
-    from pyggml.verify.report import line_of
+    from pyggml.matrix.report import line_of
 
     if not interactive():
         tenth, last = 0, time.monotonic()

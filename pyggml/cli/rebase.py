@@ -191,7 +191,7 @@ def _finish(project: Project, act: Callable[[], RebaseResult], as_json: bool) ->
 
 def _abi_difference(project: Project, result: RebaseResult) -> list[dict[str, Any]] | None:
     """The ABI difference of the bindings, where both pins are built."""
-    from pyggml.build.record import find_build
+    from pyggml.builder.record import find_build
     from pyggml.native.abi import diff_abi, read_abi
 
     if not result.steps:

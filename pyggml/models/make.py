@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.models.shape import ARCHITECTURES, ModelShape
 from pyggml.models.vocab import byte_vocab
-from pyggml.vendor.progress import Progress, silent
+from pyggml.upstream.progress import Progress, silent
 
 if TYPE_CHECKING:
     import gguf

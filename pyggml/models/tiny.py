@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.build.record import Build, check_instruction_set
+from pyggml.builder.record import Build, check_instruction_set
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.vendor.progress import Progress, silent
+from pyggml.upstream.progress import Progress, silent
 
 PROGRAM = "test-llama-archs"
 SEED = 20200101
@@ -170,7 +170,7 @@ def _kept(folder: Path, key: str) -> tuple[Path, ...] | None:
 def _run(
     build: Build, archs: tuple[str, ...] | None, folder: Path, lock: int, report: Progress
 ) -> list[Path]:
-    from pyggml.build.process import run_lines, tool_environment
+    from pyggml.builder.process import run_lines, tool_environment
 
     last: list[str] = []
     count = 0

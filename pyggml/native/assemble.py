@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pyggml.build.cmake import BuildResult
-from pyggml.build.plan import BuildOptions
-from pyggml.build.progress import Report
-from pyggml.build.record import Build
+from pyggml.builder.cmake import BuildResult
+from pyggml.builder.plan import BuildOptions
+from pyggml.builder.progress import Report
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
 from pyggml.native.preprocess import compiler_of, missing_headers
@@ -55,7 +55,7 @@ def build_all(
     Raises:
         PyggmlError: a step failed, or the work tree was changed between the two.
     """
-    from pyggml.build.run import build_project
+    from pyggml.builder.run import build_project
 
     result = build_project(project, options, report, say)
     return result, None if options.targets else make_for(project, result, say)
@@ -69,7 +69,7 @@ def make_for(project: Project, result: BuildResult, say: Say = lambda text: None
     Raises:
         PyggmlError: see make_python_side; or the work tree was changed since the build.
     """
-    from pyggml.build.source import read_source
+    from pyggml.builder.source import read_source
 
     with project.lock("build"):
         source, record = read_source(project), result.build.record

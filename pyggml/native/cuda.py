@@ -6,8 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from pyggml.build.cuda.loadable import LIBRARY, load_problem
-from pyggml.build.record import Build, finished_builds
+from pyggml.builder.cuda.loadable import LIBRARY, load_problem
+from pyggml.builder.record import Build, finished_builds
 from pyggml.errors import PyggmlError
 from pyggml.native.programs import seen_devices
 
@@ -112,7 +112,7 @@ def open_cuda(count: int, bindings: Bindings | None = None) -> tuple[str, ...]:
 
 def why_no_device(build: Build) -> str:
     """Why the build sees no CUDA device here, in a line."""
-    from pyggml.build.cuda.driver import read_driver
+    from pyggml.builder.cuda.driver import read_driver
 
     library = build.bin_dir / LIBRARY
     if not library.is_file():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.build.machine import run_path_here
+from pyggml.builder.machine import run_path_here
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
 from pyggml.native.callbacks import glue_declarations

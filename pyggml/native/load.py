@@ -16,7 +16,7 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
-from pyggml.build.record import Build, check_instruction_set, find_build, read_record
+from pyggml.builder.record import Build, check_instruction_set, find_build, read_record
 from pyggml.errors import PyggmlError
 from pyggml.native.callbacks import Callback, Callbacks
 from pyggml.native.extension import FORMAT, stamp, state_file

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError, UsageError
 
 PROBE_SECONDS = 60

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file
 from pyggml.native.preprocess import first_error, run_compiler

@@ -67,12 +67,12 @@ class BuildBench(TreeBench):
         self.python = python
 
     def at(self, head: str, tree: str) -> Mapping[str, str]:
-        from pyggml.build.cmake import build_tree
-        from pyggml.build.machine import read_machine
-        from pyggml.build.plan import BuildOptions, make_plan
-        from pyggml.build.source import Source
-        from pyggml.build.times import follow_contents
-        from pyggml.build.toolchain import find_toolchain
+        from pyggml.builder.cmake import build_tree
+        from pyggml.builder.machine import read_machine
+        from pyggml.builder.plan import BuildOptions, make_plan
+        from pyggml.builder.source import Source
+        from pyggml.builder.times import follow_contents
+        from pyggml.builder.toolchain import find_toolchain
         from pyggml.native.assemble import make_python_side
         from pyggml.native.preprocess import missing_headers
 

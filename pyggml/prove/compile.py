@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyggml.build.process import InterruptedBuildError
+from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.prove.bench import BuildBench, bench_lock
@@ -42,8 +42,8 @@ def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Ca
 
 def _bare(project: Project, pin: str) -> Workspace:
     """The pin without looking at its series, which may be half-made or missing."""
-    from pyggml.vendor.pins import read_pins
-    from pyggml.vendor.store import base_commit, repository
+    from pyggml.upstream.pins import read_pins
+    from pyggml.upstream.store import base_commit, repository
 
     pins = read_pins(project)
     found = pins.get(pin)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.build.process import InterruptedBuildError
+from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench, first_line
 from pyggml.prove.proof import NodeResult, run_node

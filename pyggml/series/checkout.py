@@ -24,7 +24,7 @@ def make_checkout(vendored: Git, place: Path, head: str, tree: str, stages: tupl
     Raises:
         PyggmlError: it cannot be written.
     """
-    from pyggml.vendor.importer import quoted
+    from pyggml.upstream.importer import quoted
 
     beside = place.with_name(f".{place.name}.new")
     try:

@@ -16,8 +16,8 @@ from pyggml.series.rebase_state import rebase_words, refuse_rebase
 from pyggml.series.stack import Commit, build_stack
 from pyggml.series.transaction import Change, FileChange, pending, publish, records, recover
 from pyggml.series.worktree import Edits, check_ready, edits
-from pyggml.vendor.pins import Pin, Pins, read_pins
-from pyggml.vendor.store import base_commit, repository
+from pyggml.upstream.pins import Pin, Pins, read_pins
+from pyggml.upstream.store import base_commit, repository
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyggml import __version__
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.changes import SeriesChange, write
@@ -27,6 +26,7 @@ from pyggml.series.mail import mail_date, read_patch
 from pyggml.series.model import Patch, slug
 from pyggml.series.stack import Commit, apply_mail, scratch_index
 from pyggml.series.transaction import work_tree_state
+from pyggml.version import __version__
 
 COVER = "0000-cover-letter.patch"
 

@@ -15,7 +15,7 @@ from pyggml.series.engine import Workspace, canonical, open_workspace
 from pyggml.series.foreign import read_foreign
 from pyggml.series.model import SERIES_FILE
 from pyggml.series.stack import Commit, apply_mail, scratch_index
-from pyggml.vendor.pins import read_pins
+from pyggml.upstream.pins import read_pins
 
 CREATION_FACTOR = 60
 """How different two patches may be and still be a pair, in percent; git's own default."""

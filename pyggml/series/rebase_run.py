@@ -36,7 +36,7 @@ from pyggml.series.rebase_state import (
 from pyggml.series.rebase_tree import NEXT, resolved_tree, tree_place
 from pyggml.series.rerere import DIRECTORY, Decision, make_resolution, read_decisions
 from pyggml.series.verdict import Step
-from pyggml.vendor.store import base_commit
+from pyggml.upstream.store import base_commit
 
 DOSSIER_FILE = "dossier.md"
 

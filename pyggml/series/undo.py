@@ -7,8 +7,8 @@ from pyggml.project import Project
 from pyggml.series.rebase_state import refuse_rebase
 from pyggml.series.transaction import Record, publish, records, recover, work_tree_state
 from pyggml.series.worktree import check_ready, edits
-from pyggml.vendor.pins import read_pins
-from pyggml.vendor.store import repository
+from pyggml.upstream.pins import read_pins
+from pyggml.upstream.store import repository
 
 
 def list_undo(project: Project) -> list[Record]:

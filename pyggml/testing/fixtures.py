@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from pyggml.build.record import Build
+    from pyggml.builder.record import Build
     from pyggml.ggml import Device, Scheduler
     from pyggml.native.environment import VirtualDevices
 

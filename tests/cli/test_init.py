@@ -16,7 +16,7 @@ from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
 from pyggml.project import Project, find_project, is_project
 from pyggml.scaffold import TEMPLATE, bundled_files, new_project, place_for_bundled
-from pyggml.vendor.pins import read_pins
+from pyggml.upstream.pins import read_pins
 
 PINS = PurePosixPath("vendor/pins.toml")
 

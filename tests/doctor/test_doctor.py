@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pyggml.build.cuda.driver import Driver, Gpu
-from pyggml.build.record import BuildRecord, write_record
+from pyggml.builder.cuda.driver import Driver, Gpu
+from pyggml.builder.record import BuildRecord, write_record
 from pyggml.cli.main import cli
 from pyggml.doctor import packages
 from pyggml.doctor.cuda import cuda_rows
@@ -22,8 +22,8 @@ from pyggml.doctor.project import project_rows
 from pyggml.doctor.report import STATES, Report, Row
 from pyggml.doctor.tools import tool_rows
 from pyggml.project import Project
-from pyggml.vendor.pipconfig import PackageSources
-from tests.build.cuda.conftest import make_toolkit, make_wheels
+from pyggml.upstream.pipconfig import PackageSources
+from tests.builder.cuda.conftest import make_toolkit, make_wheels
 
 PINS = """\
 upstream = "up"
@@ -148,8 +148,8 @@ def test_requirements_are_compared_with_what_is_installed(monkeypatch: pytest.Mo
 
 
 def test_cuda_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyggml.build.cuda.system.USUAL", ())
-    monkeypatch.setattr("pyggml.build.cuda.toolkit.system_toolkits", lambda env: [])
+    monkeypatch.setattr("pyggml.builder.cuda.system.USUAL", ())
+    monkeypatch.setattr("pyggml.builder.cuda.toolkit.system_toolkits", lambda env: [])
     monkeypatch.setattr(sys, "path", [])
     rows = by_name(cuda_rows({"PATH": ""}, Driver("absent")))
     assert {row.state for row in rows.values()} == {"optional"}
@@ -168,7 +168,7 @@ def test_cuda_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_toolkit_completed_by_wheels_and_a_refused_host_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyggml.build.cuda.system.USUAL", ())
+    monkeypatch.setattr("pyggml.builder.cuda.system.USUAL", ())
     make_wheels(tmp_path / "site", {"nvidia-cuda-nvcc": ""})
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     root = make_toolkit(tmp_path / "cuda", "13.0.88", without=["cublas"])

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.ggml import Device, VirtualDevices
+from pyggml.matrix.cases import Grid
+from pyggml.matrix.run import Result, run_matrix
 from pyggml.native.cuda import BACKEND, find_cuda_build, open_cuda, why_no_device
 from pyggml.native.load import active_build, build_in, load
 from pyggml.native.programs import seen_devices
 from pyggml.project import Project
-from pyggml.verify.cases import Grid
-from pyggml.verify.matrix import Result, run_matrix
 from tests.ggml.conftest import rng
-from tests.verify.conftest import lively
+from tests.matrix.conftest import lively
 
 __all__ = ["lively", "rng"]
 

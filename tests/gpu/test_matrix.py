@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
+from pyggml.matrix.report import line_of
+from pyggml.matrix.run import Result
 from pyggml.native.cuda import BACKEND
 from pyggml.native.programs import seen_devices
-from pyggml.verify.matrix import Result
-from pyggml.verify.report import line_of
 from tests.gpu.conftest import rehearsal
 
 pytestmark = pytest.mark.gpu

@@ -16,7 +16,7 @@ from tests.ggml.test_reduction import (
     test_sums_over_devices_are_numpys,
     test_uneven_slices_are_numpys,
 )
-from tests.verify.test_patches import (
+from tests.matrix.test_patches import (
     test_a_fused_qkv_is_read_back_from_the_devices,
     test_k_and_v_heads_of_different_widths,
     test_more_devices_than_heads_in_poisoned_memory,

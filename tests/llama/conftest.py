@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.llama import LlamaContext, Model
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape

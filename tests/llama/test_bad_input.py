@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import UsageError
 from pyggml.llama.batch import Limits, make_batch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.native.load import BUILD
 from pyggml.project import find_project
 
@@ -67,7 +67,7 @@ def test_many_streams_under_the_address_sanitizer(model: Path, place: str) -> No
 
 def sanitized() -> Build | None:
     """A finished build of this project with the address sanitizer and the Python side."""
-    from pyggml.build.record import read_record
+    from pyggml.builder.record import read_record
 
     for directory in sorted((find_project(Path(__file__).parent).root / ".pyggml" / "build").glob("*")):
         record = read_record(directory)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.ggml.handle import ClosedError, ThreadError
 from pyggml.llama import LlamaContext, Model

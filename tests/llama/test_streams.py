@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.llama import LlamaContext, NoMemoryError, State
 from pyggml.llama.params import _lay_out

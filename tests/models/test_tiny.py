@@ -10,8 +10,8 @@ import gguf
 import pytest
 from click.testing import CliRunner
 
-from pyggml.build.machine import read_machine
-from pyggml.build.record import Build, BuildRecord, write_record
+from pyggml.builder.machine import read_machine
+from pyggml.builder.record import Build, BuildRecord, write_record
 from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.models.make import make_llama

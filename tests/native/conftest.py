@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.record import Build, find_build
+from pyggml.builder.record import Build, find_build
 from pyggml.errors import PyggmlError
 from pyggml.native.assemble import make_python_side
 from pyggml.project import find_project

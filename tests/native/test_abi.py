@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.cli.abi import abi
 from pyggml.errors import UsageError
 from pyggml.native.abi import Change, describe, diff_abi, read_abi

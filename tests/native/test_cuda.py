@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pyggml.build.cuda import driver as driver_module
-from pyggml.build.cuda.driver import Driver, Gpu
-from pyggml.build.record import Build, BuildRecord, write_record
+from pyggml.builder.cuda import driver as driver_module
+from pyggml.builder.cuda.driver import Driver, Gpu
+from pyggml.builder.record import Build, BuildRecord, write_record
 from pyggml.errors import PyggmlError
 from pyggml.native import cuda
 from pyggml.native.cuda import explain_absence, find_cuda_build, has_cuda, open_cuda, why_no_device

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.record import Build
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.native.assemble import source_of
 from pyggml.native.declarations import Declarations, declare, make_declarations

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.cmake import BuildResult
-from pyggml.build.record import Build
-from pyggml.build.source import Source
+from pyggml.builder.cmake import BuildResult
+from pyggml.builder.record import Build
+from pyggml.builder.source import Source
 from pyggml.errors import PyggmlError
 from pyggml.native.assemble import PythonSide, make_for, make_python_side, source_of
 from pyggml.native.declarations import make_declarations
@@ -170,7 +170,7 @@ def test_a_work_tree_that_moved_since_the_build_is_not_bound(
     def moved(_project: Project) -> Source:
         return Source(source_of(tiny), "tiny", "f" * 40, "b" * 40, dirty=False)
 
-    monkeypatch.setattr("pyggml.build.source.read_source", moved)
+    monkeypatch.setattr("pyggml.builder.source.read_source", moved)
     result = BuildResult(tiny, 0, 0.0, configured=False, left_out=())
     with pytest.raises(PyggmlError, match="the work tree was changed"):
         make_for(Project(tmp_path), result)
@@ -182,7 +182,7 @@ def test_an_upstream_without_the_headers_is_built_without_python_and_says_so(
     source = source_of(own_tiny)
     (source / "ggml" / "src" / "ggml-backend-impl.h").unlink()
     here = Source(source, "tiny", own_tiny.record.head, "b" * 40, dirty=False)
-    monkeypatch.setattr("pyggml.build.source.read_source", lambda _project: here)
+    monkeypatch.setattr("pyggml.builder.source.read_source", lambda _project: here)
     said: list[str] = []
     result = BuildResult(own_tiny, 6, 1.0, configured=True, left_out=())
     assert make_for(Project(tmp_path), result, said.append) is None

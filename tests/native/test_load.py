@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.build.record import Build, write_record
+from pyggml.builder.record import Build, write_record
 from pyggml.errors import PyggmlError
 from pyggml.native.assemble import make_python_side, source_of
 from pyggml.native.declarations import make_declarations

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pyggml.build.record import Build, read_record
+from pyggml.builder.record import Build, read_record
 from pyggml.errors import PyggmlError
 from pyggml.native.environment import VirtualDevices, program_environment
 from pyggml.native.ledger import Ledger

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from pyggml.build.machine import read_machine
-from pyggml.build.record import Build, BuildRecord, write_record
+from pyggml.builder.machine import read_machine
+from pyggml.builder.record import Build, BuildRecord, write_record
 
 GGML_H = """\
 #pragma once

@@ -98,7 +98,7 @@ def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def with_proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pyggml.vendor.adding import NewPin, add, directory_source
+    from pyggml.upstream.adding import NewPin, add, directory_source
 
     directory = tmp_path_factory.mktemp("proofs") / "box"
     source, root = directory / "upstream", directory / "project"

@@ -137,7 +137,7 @@ def test_killed_and_interrupted_in_the_middle(box: Sandbox) -> None:
 
 
 def test_a_build_that_is_stopped_ends_the_proving(box: Sandbox) -> None:
-    from pyggml.build.process import InterruptedBuildError
+    from pyggml.builder.process import InterruptedBuildError
     from pyggml.prove.run import prove_series
     from pyggml.series.engine import open_workspace
 
@@ -186,7 +186,7 @@ def test_bisect_with_a_build_finds_its_programs_on_the_path(box: Sandbox) -> Non
 
 def test_a_rebase_stops_at_the_first_patch_that_does_not_build(box: Sandbox) -> None:
     """Upstream gave main() a second name for its result: the text merges, the compiler refuses."""
-    from pyggml.vendor.adding import NewPin, add, directory_source
+    from pyggml.upstream.adding import NewPin, add, directory_source
 
     box.ok("patch", "edit", "second")
     box.replace("main.c", "    return 0;\n", "    int code = 0;\n    return code;\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from series_helpers import Sandbox
 
 from pyggml.project import Project
-from pyggml.vendor.adding import NewPin, add, directory_source
+from pyggml.upstream.adding import NewPin, add, directory_source
 
 
 @dataclass(frozen=True)

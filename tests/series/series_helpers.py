@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.project import Project
-from pyggml.vendor.adding import NewPin, add, directory_source
-from pyggml.vendor.pins import read_pins
-from pyggml.vendor.store import repository
+from pyggml.upstream.adding import NewPin, add, directory_source
+from pyggml.upstream.pins import read_pins
+from pyggml.upstream.store import repository
 
 SCALE = "".join(f"line {n}\n" for n in range(1, 41))
 TWINS = "".join(f"static int twin_{name}(void) {{\n    int x = 0;\n    return x;\n}}\n\n" for name in "abcd")

@@ -1,0 +1,258 @@
+"""What the matrix runs, and what is compared with what. Nothing here runs anything."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyggml.errors import UsageError
+from pyggml.matrix.compare import BOUND
+from pyggml.matrix.work import Work
+
+MAX_DEVICES = 16
+"""Virtual devices, as pyggml.native.environment has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
+
+KV = ("device", "host")
+SPLIT_MODES = ("layer", "tensor")
+FLASH_ATTENTION = ("auto", "on", "off")
+PER_STREAM = "per-stream"
+LAYOUTS = ("one", PER_STREAM)
+"""Of the caches of several sequences: one tensor of all, or one of each (a patch of the series)."""
+
+Split = tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one process does.
+
+    Attributes:
+        build: variant of the build.
+        devices: virtual devices, or with `cuda` CUDA's; 0 for the CPU alone.
+        split: shares of the devices; None for even ones.
+        kv: where the cache is, `device` or `host`.
+        kv_type: of K and V.
+        streams: sequences.
+        layout: of their caches, one of LAYOUTS.
+    """
+
+    build: str
+    model: Path
+    devices: int
+    split_mode: str
+    split: Split
+    kv: str
+    kv_type: str
+    streams: int
+    unified: bool
+    layout: str
+    flash_attn: str
+    swa_full: bool
+    poison: bool
+    work: Work
+    cuda: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.model.name.removesuffix(".gguf")
+
+    def configuration(self) -> str:
+        """In words, what is always the same left out."""
+        parts = [f"{self.split_mode} {self.devices}" if self.devices else "cpu"]
+        if self.split is not None:
+            parts.append(":".join(f"{share:g}" for share in self.split))
+        if self.devices:
+            parts.append(self.kv)
+        parts.append(self.kv_type)
+        if self.layout == PER_STREAM:
+            parts.append(f"{self.streams} {PER_STREAM}")
+        elif self.streams > 1:
+            parts.append(f"{self.streams} {'unified' if self.unified else 'streams'}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the matrix: a run and what it is compared with.
+
+    Attributes:
+        cpu: the reference, within upstream's bound; None for the reference itself.
+        twin: the same with the cache on the devices, bit for bit.
+        judged: whether it counts; references that nobody asked for do not.
+        one: the same with one tensor for all sequences, bit for bit.
+    """
+
+    run: Run
+    cpu: Run | None = None
+    twin: Run | None = None
+    judged: bool = True
+    one: Run | None = None
+
+    def elsewhere(self, build: str) -> Case:
+        """The same case of another build, with the layout that every build has."""
+
+        def other(run: Run | None) -> Run | None:
+            return None if run is None else replace(run, build=build, layout=LAYOUTS[0])
+
+        run = replace(self.run, build=build, layout=LAYOUTS[0])
+        cpu = other(self.cpu)
+        return Case(run, None if cpu == run else cpu, other(self.twin), self.judged)
+
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(run for run in (self.run, self.cpu, self.twin, self.one) if run is not None)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The options of the matrix, checked.
+
+    Attributes:
+        devices: None for as many as the splits have shares, or 2.
+        against: another build to set beside it.
+        bound: of the NMSE against the CPU.
+        cuda: on CUDA devices, one GPU as several where there are fewer; not on virtual ones.
+
+    Raises:
+        UsageError: numbers that make no sense; the message names the option.
+    """
+
+    build: str
+    devices: tuple[int, ...] | None = None
+    split_modes: tuple[str, ...] = ("tensor",)
+    splits: tuple[tuple[float, ...], ...] = ()
+    kv: tuple[str, ...] = KV
+    kv_types: tuple[str, ...] = ("f16",)
+    streams: tuple[int, ...] = (1,)
+    unified: tuple[bool, ...] = (False,)
+    layouts: tuple[str, ...] = ("one",)
+    flash_attn: str = "on"
+    swa_full: bool = False
+    poison: bool = True
+    work: Work = field(default_factory=Work)
+    against: str | None = None
+    bound: float = BOUND
+    cuda: bool = False
+
+    def __post_init__(self) -> None:
+        for split in self.splits:
+            if any(not math.isfinite(share) or share < 0 for share in split) or sum(split) <= 0:
+                told = ",".join(f"{share:g}" for share in split)
+                raise UsageError(f"--tensor-split {told}: shares are 0 or more, and not all 0")
+        for count in self.device_counts:
+            if not 1 <= count <= MAX_DEVICES:
+                raise UsageError(f"--devices {count}: 1 to {MAX_DEVICES} are possible")
+            if self.splits and not any(len(split) == count for split in self.splits):
+                raise UsageError(
+                    f"no --tensor-split has {count} shares, for --devices {count}",
+                    "Leave --devices away to get as many as there are shares.",
+                )
+        for split in self.splits:
+            if len(split) not in self.device_counts:
+                raise UsageError(
+                    f"a --tensor-split has {len(split)} shares, and --devices has no {len(split)}",
+                    "Leave --devices away to get as many as there are shares.",
+                )
+        for streams in self.streams:
+            if not 1 <= streams <= 256:
+                raise UsageError(f"--streams {streams}: 1 to 256 are possible")
+            if self.work.batch is not None and self.work.batch < streams:
+                raise UsageError(f"--batch {self.work.batch} has no room for a token of each of {streams}")
+        if not self.combinations:
+            raise UsageError(
+                "a unified cache has one stream, so there is nothing to lay out per stream",
+                "Add --unified no, or leave --layout away.",
+            )
+        if not self.bound >= 0:
+            raise UsageError(f"--bound is {self.bound}; 0 or more makes sense")
+        if self.against == self.build:
+            raise UsageError(f"--against {self.against} is the build itself")
+
+    @property
+    def device_counts(self) -> tuple[int, ...]:
+        if self.devices is not None:
+            return self.devices
+        return tuple(dict.fromkeys(len(split) for split in self.splits)) or (2,)
+
+    @property
+    def combinations(self) -> tuple[tuple[int, bool, str], ...]:
+        """What caches there are to try: (streams, unified, layout); references before what refers to them."""
+        found = {
+            # One sequence alone has one cache in any case.
+            (streams, unified and streams > 1, layout): None
+            for streams, unified, layout in itertools.product(self.streams, self.unified, self._layouts)
+        }
+        return tuple(one for one in found if not (one[1] and one[2] == PER_STREAM))
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Numbers of sequences whose unified cache cannot be laid out per stream, although that was asked."""
+        if PER_STREAM not in self.layouts or True not in self.unified:
+            return ()
+        return tuple(streams for streams in self.streams if streams > 1)
+
+    @property
+    def _layouts(self) -> tuple[str, ...]:
+        return tuple(layout for layout in LAYOUTS if layout in self.layouts)
+
+    def splits_for(self, count: int) -> tuple[Split, ...]:
+        """The shares of that many devices: those given, else even ones."""
+        return tuple(one for one in self.splits if len(one) == count) or (None,)
+
+
+def expand(grid: Grid, models: Sequence[Path]) -> tuple[Case, ...]:
+    """Every case of a grid, a model's together, each before those that are compared with it."""
+    cases = [case for model in models for case in _of_model(grid, model)]
+    return tuple(dict.fromkeys(cases))
+
+
+def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
+    for kv_type, (streams, unified, layout) in itertools.product(grid.kv_types, grid.combinations):
+        plain = Run(
+            build=grid.build,
+            model=model,
+            devices=0,
+            split_mode="none",
+            split=None,
+            kv="host",
+            kv_type=kv_type,
+            streams=streams,
+            unified=unified,
+            layout=LAYOUTS[0],
+            flash_attn=grid.flash_attn,
+            swa_full=grid.swa_full,
+            poison=grid.poison,
+            work=grid.work,
+        )
+        asked = LAYOUTS[0] in grid.layouts
+        yield Case(plain, judged=asked or layout == LAYOUTS[0])
+        cases = [
+            case
+            for mode, count in itertools.product(grid.split_modes, grid.device_counts)
+            for split in grid.splits_for(count)
+            for case in _of_split(
+                grid, plain, replace(plain, devices=count, split_mode=mode, split=split, cuda=grid.cuda)
+            )
+        ]
+        if layout == LAYOUTS[0]:
+            yield from cases
+            continue
+        yield _laid_out(Case(plain, cpu=plain))
+        for case in cases:
+            yield replace(case, judged=asked and case.judged)
+            yield _laid_out(case)
+
+
+def _of_split(grid: Grid, cpu: Run, run: Run) -> Iterator[Case]:
+    twin = replace(run, kv="device")
+    yield Case(twin, cpu=cpu, judged="device" in grid.kv)
+    if "host" in grid.kv:
+        yield Case(replace(run, kv="host"), cpu=cpu, twin=twin)
+
+
+def _laid_out(case: Case) -> Case:
+    """The case with a tensor for each sequence, compared with what it is with one for all."""
+    twin = None if case.twin is None else replace(case.twin, layout=PER_STREAM)
+    return replace(case, run=replace(case.run, layout=PER_STREAM), twin=twin, one=case.run)

@@ -1,0 +1,267 @@
+"""What the outcomes of a case's runs mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyggml.matrix.cases import Case, Run
+from pyggml.matrix.compare import BOUND, Comparison, compare, count_nan
+from pyggml.matrix.outcome import Assertion, Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+BAD = ("died", "hung", "failed", "nan", "differs", "over")
+NOT_RUN = ("refused", "unsupported")
+GOOD = ("identical", "within", "reference")
+VERDICTS = (*BAD, *NOT_RUN, "fixed", *GOOD)
+"""From the worst: `differs` where bits are expected to be the same, `over` upstream's bound, `refused` a kind of
+cache that cannot be laid out per stream, and says so, `unsupported` what the model or the build cannot, `fixed`
+what did not work in the other build and may therefore differ from it, `within` the bound."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The first logit that differs: its step (0 is the prompt), sequence, token of that, and number."""
+
+    step: int
+    sequence: int
+    token: int
+    logit: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison with one other run.
+
+    Attributes:
+        against: `cpu`, `device` (the cache there), `one` (tensor for all sequences), or the other build's
+            variant.
+        nmse, ulp, differing: see compare.Comparison; None if there was nothing to compare.
+    """
+
+    against: str
+    verdict: str
+    reason: str = ""
+    nmse: float | None = None
+    ulp: int | None = None
+    differing: int | None = None
+    first: Place | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row: a case and what came of it.
+
+    Attributes:
+        verdict: one of VERDICTS, the worst of its checks'.
+        reason: why, where it is not good; a line.
+        note: what is special about the configuration.
+        sensitivity: by which NMSE a token's logits change on the CPU with all tokens before it; if that is
+            below upstream's bound, even a cache full of nonsense would be within it.
+        seconds: of the case's own process.
+    """
+
+    case: Case
+    verdict: str
+    reason: str
+    checks: tuple[Check, ...]
+    seconds: float
+    assertion: Assertion | None = None
+    phase: str = ""
+    note: str = ""
+    architecture: str | None = None
+    sensitivity: float | None = None
+
+    @property
+    def bad(self) -> bool:
+        return self.case.judged and self.verdict in BAD
+
+    def check(self, against: str) -> Check | None:
+        return next((one for one in self.checks if one.against == against), None)
+
+
+_LAYOUT = re.compile(r"kv_per_stream|kv-per-stream|per[- ]stream")
+"""In a refusal that is about the layout, as llama.cpp words it."""
+_NOT_BUILT = "has no kv_per_stream"
+"""As pyggml.llama.params words it."""
+
+Load = Callable[["Path"], "Floats"]
+Outcomes = Mapping[Run, Outcome]
+
+
+def judge(
+    case: Case, outcomes: Outcomes, load: Load, against: str | None = None, bound: float = BOUND
+) -> Record:
+    """The row of a case.
+
+    Args:
+        outcomes: of all its runs, and of those of the same case in the other build.
+        load: reads a file of logits.
+        against: the other build.
+        bound: of the NMSE against the CPU.
+    """
+    record = _alone(case, outcomes, load, bound)
+    if against is None:
+        return record
+    other = _alone(case.elsewhere(against), outcomes, load, bound)
+    check = _beside(record, other, outcomes, load, against)
+    worst = min(record.verdict, check.verdict, key=VERDICTS.index)
+    if record.verdict == "reference" or (record.verdict in GOOD and check.verdict not in BAD):
+        # What counts is how it compares with the other build, once it is good by itself.
+        worst = check.verdict
+    reason = record.reason or check.reason
+    if check.verdict in BAD and record.verdict not in BAD:
+        reason = check.reason
+    return Record(
+        case,
+        worst,
+        reason,
+        (*record.checks, check),
+        record.seconds,
+        record.assertion,
+        record.phase,
+        record.note,
+        record.architecture,
+        record.sensitivity,
+    )
+
+
+def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> Record:
+    mine = outcomes[case.run]
+
+    def record(verdict: str, reason: str, *checks: Check) -> Record:
+        about = {**(outcomes[case.cpu or case.run].about or {}), **(mine.about or {})}
+        return Record(
+            case,
+            verdict,
+            reason,
+            checks,
+            mine.seconds,
+            mine.assertion,
+            mine.phase if verdict in ("died", "hung", "failed") else "",
+            _note(case.run, about.get("kv_heads")),
+            about.get("architecture"),
+            (outcomes[case.cpu or case.run].about or {}).get("sensitivity"),
+        )
+
+    if mine.logits is None:
+        return record(*_ended(case, outcomes))
+    logits = load(mine.logits)
+    nans, row = count_nan(logits)
+    if row is not None:
+        step, sequence, token = case.run.work.rows(case.run.streams)[row]
+        where = f"step {step}, sequence {sequence}, token {token}"
+        return record("nan", f"{nans:,} of {logits.size:,} logits are NaN, the first at {where}")
+    checks = [
+        _check(case, against, outcomes[other], logits, load, bound)
+        for against, other in (("cpu", case.cpu), ("device", case.twin), ("one", case.one))
+        if other is not None
+    ]
+    if not checks:
+        return record("reference", "")
+    # Identical to a run that is itself beyond the bound (and a row of its own) is all that can be asked.
+    exact = [check for check in checks if check.against != "cpu" and check.verdict != "failed"]
+    counting = min(exact, key=lambda check: VERDICTS.index(check.verdict)) if exact else checks[0]
+    return record(counting.verdict, counting.reason, *checks)
+
+
+def _ended(case: Case, outcomes: Outcomes) -> tuple[str, str]:
+    mine = outcomes[case.run]
+    if mine.kind != "refused":
+        return mine.kind, mine.reason
+    if case.one is not None and _LAYOUT.search(mine.reason):
+        return "unsupported" if _NOT_BUILT in mine.reason else "refused", mine.reason
+    if mine.supported or any(
+        run is not None and outcomes[run].kind == "done" for run in (case.twin, case.one)
+    ):
+        # The same with the cache on the devices, or in one tensor, works: this should.
+        return "failed", mine.reason
+    return "unsupported", mine.reason
+
+
+def _check(case: Case, against: str, other: Outcome, logits: Floats, load: Load, bound: float) -> Check:
+    if other.logits is None:
+        return Check(against, "failed", f"nothing to compare with: {against}: {other.reason}")
+    expected = load(other.logits)
+    if expected.shape != logits.shape:
+        return Check(against, "failed", f"{logits.shape} logits, {expected.shape} expected")
+    found = compare(expected, logits)
+    if against == "cpu":
+        verdict = "within" if found.nmse <= bound else "over"
+        reason = "" if found.nmse <= bound else f"NMSE {found.nmse:.1e} against the CPU, {bound:.1g} allowed"
+    else:
+        verdict = "identical" if found.identical else "differs"
+        reason = "" if found.identical else _difference(case.run, found, against)
+    return _with_numbers(Check(against, verdict, reason), case.run, found)
+
+
+def _beside(mine: Record, other: Record, outcomes: Outcomes, load: Load, against: str) -> Check:
+    here, there = outcomes[mine.case.run], outcomes[other.case.run]
+    worked = other.verdict in GOOD
+    if here.logits is None or there.logits is None:
+        if here.logits is None and mine.case.one is not None and mine.verdict in NOT_RUN:
+            return Check(against, mine.verdict, mine.reason)
+        if here.logits is None and worked:
+            return Check(against, "failed", f"works in {against}, and here: {mine.reason}")
+        told = f"{there.kind if there.kind != 'refused' else other.verdict} in {against}: {there.reason}"
+        if here.logits is None:
+            return Check(against, mine.verdict, mine.reason)
+        return Check(against, "fixed", told)
+    a, b = load(there.logits), load(here.logits)
+    if a.shape != b.shape:
+        return Check(against, "failed", f"{b.shape} logits, {a.shape} in {against}")
+    found = compare(a, b)
+    if found.identical:
+        verdict, reason = "identical", ""
+    elif worked:
+        verdict, reason = "differs", _difference(mine.case.run, found, against)
+    else:
+        verdict, reason = "fixed", f"{other.verdict} in {against}: {other.reason}"
+    return _with_numbers(Check(against, verdict, reason), mine.case.run, found)
+
+
+def _with_numbers(check: Check, run: Run, found: Comparison) -> Check:
+    return Check(
+        check.against,
+        check.verdict,
+        check.reason,
+        found.nmse,
+        found.ulp,
+        found.differing,
+        _place(run, found.first),
+    )
+
+
+def _place(run: Run, first: tuple[int, int] | None) -> Place | None:
+    if first is None:
+        return None
+    return Place(*run.work.rows(run.streams)[first[0]], first[1])
+
+
+def _difference(run: Run, found: Comparison, against: str) -> str:
+    place = _place(run, found.first)
+    assert place is not None  # noqa: S101
+    size = "only the sign of zero" if found.ulp == 0 else f"NMSE {found.nmse:.1e}"
+    if found.ulp:
+        size += f", up to {found.ulp:,} ULP"
+    where = f"step {place.step}, sequence {place.sequence}, token {place.token}"
+    return f"{size} against {against}; {found.differing:,} logits, first at {where}"
+
+
+def _note(run: Run, heads: int | None) -> str:
+    if run.split_mode != "tensor":
+        return ""
+    if run.split is not None and 0 in run.split:
+        return "a device without a share"
+    if heads and heads < run.devices:
+        return f"{run.devices} devices, {heads} KV head{'s' if heads > 1 else ''}"
+    return ""

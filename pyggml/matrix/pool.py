@@ -1,0 +1,203 @@
+"""Several workers at a time: each thread of the pool has one for every build, and starts it anew if it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from pyggml.builder.record import Build
+from pyggml.errors import PyggmlError
+from pyggml.matrix.cases import Run
+from pyggml.matrix.outcome import Outcome, outcome_of
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from pyggml.matrix.worker import main; main(*sys.argv[2:])"
+)
+_LONGEST_SAID = 65536
+_GRACE_SECONDS = 30.0
+"""A worker ends its case in time itself; one that does not answer that much later is given up."""
+_DROPPED = ("PYGGML_ABORT_FD", "PYGGML_ABORT_PID", "GGML_BACKEND_PATH")
+
+
+class Worker:
+    """A process of worker.main, for the cases of one build, one after the other."""
+
+    def __init__(self, build: Build, scratch: Path, number: int) -> None:
+        """
+        Raises:
+            PyggmlError: the build cannot be loaded, with its own reason.
+        """
+        self._log = scratch / f"worker-{number}.log"
+        env = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+        env = {name: value for name, value in env.items() if not name.startswith("PYGGML_VDEV_")}
+        # A process that will fork has one thread, and nothing to do with CUDA, which does not survive it: a
+        # case that wants CUDA loads it itself. And ggml would start a debugger for its backtrace.
+        env |= {"OPENBLAS_NUM_THREADS": "1", "PYGGML_CUDA": "0", "GGML_NO_BACKTRACE": "1"}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(build.directory), str(scratch)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+            )
+        first = self._answer()
+        if first is None or "ready" not in first:
+            self.close()
+            why, hint = (first["error"], first["hint"]) if first else (self._last_words(), None)
+            raise PyggmlError(f"the build {build.record.variant} cannot be loaded: {why}", hint)
+
+    def serve(self, run: Run, out: Path, said: Path, timeout: float) -> Outcome | None:
+        """Run a case; None if the worker itself died."""
+        from pyggml.matrix.measure import to_job
+
+        assert self._process.stdin is not None  # noqa: S101
+        watch = threading.Timer(timeout + _GRACE_SECONDS, self._kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            self._process.stdin.write(to_job(run, out, said, timeout))
+            self._process.stdin.flush()
+            answer = self._answer()
+        except (OSError, ValueError):
+            answer = None
+        finally:
+            watch.cancel()
+        return None if answer is None else outcome_of(run, answer, _tail(said), out, timeout)
+
+    def close(self) -> None:
+        """End it, and the case that it may be serving, which another thread may be waiting for."""
+        # Closing its output would wait for that thread; without input it ends, and so does that wait.
+        with contextlib.suppress(OSError, ValueError):
+            _close(self._process.stdin)
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _answer(self) -> dict[str, Any] | None:
+        assert self._process.stdout is not None  # noqa: S101
+        line = self._process.stdout.readline()
+        return json.loads(line) if line.endswith(b"\n") else None
+
+    def _last_words(self) -> str:
+        lines = _tail(self._log).strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.poll()}"
+
+
+class Pool:
+    """Runs cases, in processes of their own, on several threads.
+
+    Used as a context manager: at its end nothing that it started is left.
+    """
+
+    def __init__(self, builds: Mapping[str, Build], jobs: int, timeout: float, scratch: Path) -> None:
+        """
+        Args:
+            builds: by variant.
+            jobs: cases at a time.
+            timeout: seconds that a case may take.
+            scratch: an empty directory for logits and outputs.
+        """
+        self._builds = builds
+        self._timeout = timeout
+        self._scratch = scratch
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        self._workers: list[Worker] = []
+        self._number = 0
+        self._ending = False
+        self._executor = ThreadPoolExecutor(jobs, thread_name_prefix="matrix")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            workers = self._workers[:]
+        for worker in workers:
+            worker.close()
+        self._executor.shutdown(wait=True)
+
+    def submit(self, runs: Iterable[Run], done: Callable[[Outcome], None]) -> None:
+        """Run them all, calling `done` in this thread as each ends.
+
+        Raises:
+            PyggmlError: a build cannot be loaded at all.
+        """
+        from concurrent.futures import as_completed
+
+        futures: list[Future[Outcome]] = [self._executor.submit(self._run, run) for run in runs]
+        for future in as_completed(futures):
+            with contextlib.suppress(CancelledError):
+                done(future.result())
+
+    def _run(self, run: Run) -> Outcome:
+        with self._lock:
+            self._number += 1
+            number = self._number
+        out, said = self._scratch / f"{number}.npy", self._scratch / f"{number}.txt"
+        start = time.monotonic()
+        outcome = self._worker(run.build).serve(run, out, said, self._timeout)
+        if outcome is None and not self._ending:
+            self._forget(run.build)
+            why = "the process that starts the cases ended"
+            return Outcome(run, "failed", time.monotonic() - start, reason=why)
+        said.unlink(missing_ok=True)
+        return outcome or Outcome(run, "failed", time.monotonic() - start, reason="stopped")
+
+    def _worker(self, build: str) -> Worker:
+        mine: dict[str, Worker] = self._here.__dict__.setdefault("workers", {})
+        if build not in mine:
+            with self._lock:
+                self._number += 1
+                number = self._number
+            worker = Worker(self._builds[build], self._scratch, number)
+            with self._lock:
+                self._workers.append(worker)
+            mine[build] = worker
+            if self._ending:
+                worker.close()
+        return mine[build]
+
+    def _forget(self, build: str) -> None:
+        worker = self._here.workers.pop(build)
+        worker.close()
+        with self._lock:
+            self._workers.remove(worker)
+
+
+def _close(stream: IO[bytes] | None) -> None:
+    if stream is not None:
+        stream.close()
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LONGEST_SAID))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,233 @@
+"""What the matrix found, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pyggml.matrix.judge import BAD, NOT_RUN, VERDICTS, Record
+from pyggml.matrix.run import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+WORDS = {
+    "died": "died",
+    "hung": "hung",
+    "failed": "failed",
+    "nan": "NaN",
+    "differs": "differ",
+    "over": "over the bound",
+    "refused": "refused",
+    "unsupported": "unsupported",
+    "fixed": "did not work before",
+    "identical": "identical",
+    "within": "within the bound",
+    "reference": "references",
+}
+_COLOURS = {**dict.fromkeys(BAD, "red"), **dict.fromkeys(NOT_RUN, "yellow"), "fixed": "cyan"}
+_MOST_NAMES = 12
+
+
+def exit_code(records: Iterable[Record]) -> int:
+    """1 if anything is not as it should be, else 0."""
+    return int(any(record.bad for record in records))
+
+
+def ordered(records: Iterable[Record]) -> list[Record]:
+    """The worst first; those of one kind as they were."""
+    return sorted(records, key=lambda record: VERDICTS.index(record.verdict))
+
+
+def shown(records: Iterable[Record], everything: bool) -> list[Record]:
+    """The rows of the table, in order: what is bad; and with `everything` all.
+
+    What fails on the CPU already, and for the same reason on devices, is one row.
+    """
+    rows = ordered(records)
+    if everything:
+        return rows
+    failed = {record.case.run: record.reason for record in rows if record.case.cpu is None and record.bad}
+    return [
+        record
+        for record in rows
+        if record.bad and (record.case.cpu is None or failed.get(record.case.cpu) != record.reason)
+    ]
+
+
+def line_of(record: Record) -> str:
+    """A row in one line of text."""
+    run = record.case.run
+    words = f"{run.name} ({run.configuration()}): {WORDS[record.verdict]}"
+    reason = " ".join(filter(None, (record.reason, _where(record))))
+    return f"{words}: {reason}" if reason else words
+
+
+def print_result(result: Result, console: Console, everything: bool = False) -> None:
+    """The table, what is unsupported and why, and the counts."""
+    rows = shown(result.records, everything)
+    if rows:
+        console.print(_table(rows, result.grid.against))
+    for verdict in NOT_RUN:
+        for reason, names in _not_run(result.records, verdict):
+            console.print(f"{len(names)} {verdict}: {reason}: ", style="yellow", end="", markup=False)
+            console.print(_listed(names), markup=False, highlight=False)
+    if result.grid.left_out:
+        told = ", ".join(str(streams) for streams in result.grid.left_out)
+        console.print(
+            f"not run: per-stream with a unified cache of {told} sequences, which has one stream",
+            style="yellow", markup=False,
+        )  # fmt: skip
+    numb = _numb(result.records, result.grid.bound)
+    if numb:
+        told = f"{len(numb)} hardly depend on earlier tokens, so that little is proved of their caches: "
+        console.print(told, style="yellow", end="", markup=False)
+        console.print(_listed(numb), markup=False, highlight=False)
+    reasons = Counter(record.reason for record in rows if record.bad and _is_end(record))
+    if len(rows) > len(reasons) > 0 and len(rows) > 4:
+        for reason, count in reasons.most_common():
+            console.print(f"{count} times {reason}", markup=False, highlight=False)
+    for configuration, counts in _by_configuration(result.records):
+        told = ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict])
+        console.print(f"{configuration}: {told}", markup=False, highlight=False)
+
+
+def summary(result: Result) -> str:
+    """The last line."""
+    models = len({record.case.run.model for record in result.records})
+    judged = [record for record in result.records if record.case.judged and record.case.cpu is not None]
+    bad = sum(record.bad for record in result.records)
+    end = f"{bad} not as they should be" if bad else "nothing is wrong"
+    if not bad and all(record.verdict in NOT_RUN for record in judged):
+        end = "nothing could be compared"
+    return f"{models} models, {len(judged)} rows, {result.runs} runs in {result.seconds:.0f} s: {end}"
+
+
+def document(result: Result) -> dict[str, Any]:
+    """For `--json`: the options, the counts and a record of every case, the worst first."""
+    grid = result.grid
+    counts = Counter(record.verdict for record in result.records if record.case.judged)
+    return {
+        "build": grid.build,
+        "against": grid.against,
+        "cuda": grid.cuda,
+        "work": asdict(grid.work),
+        "poison": grid.poison,
+        "bound": grid.bound,
+        "runs": result.runs,
+        "seconds": round(result.seconds, 2),
+        "ok": not exit_code(result.records),
+        "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+        "cases": [_record(record) for record in ordered(result.records)],
+    }
+
+
+def _record(record: Record) -> dict[str, Any]:
+    run = record.case.run
+    return {
+        "model": str(run.model),
+        "name": run.name,
+        "architecture": record.architecture,
+        "devices": run.devices,
+        "split_mode": run.split_mode,
+        "tensor_split": run.split,
+        "kv": run.kv,
+        "kv_type": run.kv_type,
+        "streams": run.streams,
+        "unified": run.unified,
+        "layout": run.layout,
+        "flash_attn": run.flash_attn,
+        "swa_full": run.swa_full,
+        "judged": record.case.judged,
+        "verdict": record.verdict,
+        "bad": record.bad,
+        "reason": record.reason,
+        "note": record.note,
+        "sensitivity": _finite(record.sensitivity),
+        "phase": record.phase,
+        "assertion": None if record.assertion is None else asdict(record.assertion),
+        "checks": [{**asdict(check), "nmse": _finite(check.nmse)} for check in record.checks],
+        "seconds": round(record.seconds, 3),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _table(rows: Sequence[Record], against: str | None) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    one = any(record.case.one is not None for record in rows)
+    beside = ["cpu", "device", *(["one"] if one else []), *([against] if against else [])]
+    columns = ["model", "configuration", "", "CPU", *beside[1:], "why"]
+    for name in columns:
+        table.add_column(name, no_wrap=name != "why", overflow="fold")
+    for record in rows:
+        run = record.case.run
+        why = " ".join(filter(None, (record.reason, _where(record), record.note and f"[{record.note}]")))
+        cells = [run.name, run.configuration(), record.verdict, *(_cell(record, other) for other in beside)]
+        texts = [Text(cell) for cell in (*cells, why)]
+        texts[2].stylize(_COLOURS.get(record.verdict, "green"))
+        table.add_row(*texts)
+    return table
+
+
+def _cell(record: Record, against: str) -> str:
+    check = record.check(against)
+    if check is None or check.nmse is None:
+        return "" if check is None or check.verdict in BAD else check.verdict
+    return "=" if not check.differing else f"{check.nmse:.1e}"
+
+
+def _where(record: Record) -> str:
+    return f"({record.phase})" if record.phase else ""
+
+
+def _is_end(record: Record) -> bool:
+    return record.verdict in ("died", "hung", "failed")
+
+
+def _not_run(records: Iterable[Record], verdict: str) -> list[tuple[str, list[str]]]:
+    """Names by reason, most first."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        if record.verdict == verdict:
+            run = record.case.run
+            reason = record.reason.replace(f" of context of model '{run.model.name}'", "")
+            reason = reason.replace(f" '{run.name.rpartition('-')[0]}'", "").replace(str(run.model), "it")
+            found.setdefault(reason, {})[run.name] = None
+    return sorted(((reason, list(names)) for reason, names in found.items()), key=lambda one: -len(one[1]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _numb(records: Iterable[Record], bound: float) -> list[str]:
+    """Models of compared rows that the bound could not catch with any cache."""
+    found = {
+        record.case.run.name: None
+        for record in records
+        if record.case.cpu is not None
+        and record.verdict not in NOT_RUN
+        and record.sensitivity is not None
+        and record.sensitivity < bound
+    }
+    return list(found)
+
+
+def _by_configuration(records: Iterable[Record]) -> list[tuple[str, Counter[str]]]:
+    found: dict[str, Counter[str]] = {}
+    for record in records:
+        if record.case.judged:
+            found.setdefault(record.case.run.configuration(), Counter())[record.verdict] += 1
+    return list(found.items())

@@ -1,0 +1,133 @@
+"""Runs a grid over models, and judges each case as soon as its runs are done."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyggml.builder.record import Build
+from pyggml.matrix.cases import Case, Grid, Run, expand
+from pyggml.matrix.judge import Record, judge
+from pyggml.matrix.outcome import Outcome
+from pyggml.matrix.pool import Pool
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is: runs of all, and the cases judged since the last time."""
+
+    done: int
+    total: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """All rows, in the order of the grid."""
+
+    grid: Grid
+    records: tuple[Record, ...]
+    runs: int
+    seconds: float
+
+
+def run_matrix(
+    grid: Grid,
+    models: Sequence[Path],
+    builds: Mapping[str, Build],
+    jobs: int,
+    timeout: float,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Run everything.
+
+    Args:
+        builds: those that the grid names, by variant.
+        jobs: cases at a time.
+        timeout: seconds for each.
+        report: told after every run.
+
+    Raises:
+        PyggmlError: a build cannot be loaded.
+    """
+    start = time.monotonic()
+    cases = expand(grid, models)
+    waiting = _Waiting(cases, grid.against, grid.bound)
+    runs = waiting.runs
+    done = 0
+    with tempfile.TemporaryDirectory(prefix="pyggml-matrix-") as scratch:
+
+        def finished(outcome: Outcome) -> None:
+            nonlocal done
+            done += 1
+            report(Progress(done, len(runs), waiting.finish(outcome)))
+
+        with Pool(builds, jobs, timeout, Path(scratch)) as pool:
+            pool.submit(runs, finished)
+    records = tuple(waiting.records[case] for case in cases)
+    return Result(grid, records, len(runs), time.monotonic() - start)
+
+
+class _Waiting:
+    """Cases whose runs are not all done, and the logits that they still need."""
+
+    def __init__(self, cases: Sequence[Case], against: str | None, bound: float) -> None:
+        self._against = against
+        self._bound = bound
+        self._needs: dict[Case, set[Run]] = {}
+        for case in cases:
+            needed = set(case.runs())
+            if against is not None:
+                needed |= set(case.elsewhere(against).runs())
+            self._needs[case] = needed
+        ordered = [run for case in cases for run in self._ordered(case)]
+        self.runs = tuple(dict.fromkeys(ordered))
+        self._missing = {case: set(needed) for case, needed in self._needs.items()}
+        self._uses = Counter(run for needed in self._needs.values() for run in needed)
+        self._of_run: dict[Run, list[Case]] = {}
+        for case, needed in self._needs.items():
+            for run in needed:
+                self._of_run.setdefault(run, []).append(case)
+        self._outcomes: dict[Run, Outcome] = {}
+        self.records: dict[Case, Record] = {}
+
+    def _ordered(self, case: Case) -> tuple[Run, ...]:
+        there = () if self._against is None else (case.elsewhere(self._against).run,)
+        return (case.run, *there)
+
+    def finish(self, outcome: Outcome) -> tuple[Record, ...]:
+        """Take an outcome; the rows that it completes."""
+        self._outcomes[outcome.run] = outcome
+        found = []
+        for case in self._of_run[outcome.run]:
+            missing = self._missing[case]
+            missing.discard(outcome.run)
+            if not missing:
+                record = judge(case, self._outcomes, _load, self._against, self._bound)
+                self.records[case] = record
+                found.append(record)
+                self._release(case)
+        return tuple(found)
+
+    def _release(self, case: Case) -> None:
+        for run in self._needs[case]:
+            self._uses[run] -= 1
+            logits = self._outcomes[run].logits
+            if not self._uses[run] and logits is not None:
+                logits.unlink(missing_ok=True)
+
+
+def _load(path: Path) -> NDArray[np.float32]:
+    import numpy as np
+
+    found: NDArray[np.float32] = np.load(path)
+    return found

@@ -1,0 +1,109 @@
+"""One snapshot becomes one commit: entries are streamed into `git fast-import`, never onto the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import IO
+
+from pyggml.errors import PyggmlError
+from pyggml.files import remove_file
+from pyggml.git.pipe import piped
+from pyggml.git.runner import Git
+from pyggml.upstream.snapshot import SYMLINK, Entry, Readable, Snapshot, shown
+
+_CHUNK = 1 << 20
+IDENTITY = b"pyggml <pyggml@users.noreply.github.com> 1577836800 +0000"
+"""Author and committer of every imported commit: the same content has the same id everywhere."""
+
+
+def import_snapshot(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str, ref: str) -> None:
+    """Make `entries` one parentless commit with `message` and point `ref` at it.
+
+    The contents end up in one pack. On any failure `ref` is unchanged and no object is visible.
+
+    Raises:
+        PyggmlError: an entry is refused, the source cannot be read to its end, or git failed.
+    """
+    try:
+        _import(git, entries, snapshot, message, ref)
+    except BaseException:
+        # The repository is a new one of ours: nobody else writes there.
+        for unfinished in (git.git_dir / "objects" / "pack").glob("tmp_*"):
+            remove_file(unfinished)
+        raise
+
+
+def _import(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str, ref: str) -> None:
+    # No deltas and no loose objects: both cost seconds here and save nothing that matters.
+    args = (
+        "-c",
+        "fastimport.unpackLimit=0",
+        "fast-import",
+        "--quiet",
+        "--done",
+        "--depth=0",
+        "--date-format=raw",
+    )
+    with piped(git, *args) as (stream, _):
+        mark = 0
+        for entry in entries:
+            path = snapshot.place(entry)
+            if path is None or entry.mode is None:
+                continue
+            if entry.same_as is not None:
+                snapshot.files[path] = snapshot.same(entry, path)
+                continue
+            mark += 1
+            stream.write(b"blob\nmark :%d\n" % mark)
+            if entry.mode == SYMLINK:
+                target = entry.target or b""
+                stream.write(b"data %d\n%b\n" % (len(target), target))
+            else:
+                stream.write(b"data %d\n" % entry.size)
+                _copy(entry, stream, snapshot)
+                stream.write(b"\n")
+            snapshot.files[path] = (entry.mode, mark)
+        snapshot.finish()
+        text = message.encode("utf-8", "surrogateescape")
+        stream.write(b"commit %b\nauthor %b\ncommitter %b\n" % (ref.encode(), IDENTITY, IDENTITY))
+        stream.write(b"data %d\n%b\n" % (len(text), text))
+        for path, (mode, number) in sorted(snapshot.files.items()):
+            stream.write(b"M %b :%d %b\n" % (mode, number, quoted(path)))
+        stream.write(b"\ndone\n")
+
+
+def quoted(path: bytes) -> bytes:
+    """`path` as git reads it in double quotes, whatever bytes are in it."""
+    plain = all(32 < sign < 127 and sign not in b'"\\' for sign in path)
+    if plain:
+        return path
+    return (
+        b'"'
+        + b"".join(
+            bytes((sign,)) if 32 <= sign < 127 and sign not in b'"\\' else b"\\%03o" % sign for sign in path
+        )
+        + b'"'
+    )
+
+
+def _copy(entry: Entry, stream: IO[bytes], snapshot: Snapshot) -> None:
+    assert entry.content is not None  # noqa: S101
+    left = entry.size
+    while left and (data := _read(entry.content, min(left, _CHUNK), entry, snapshot)):
+        stream.write(data)
+        left -= len(data)
+    if left or _read(entry.content, 1, entry, snapshot):
+        raise PyggmlError(
+            f"{snapshot.origin}: {shown(entry.path)} is cut off, or changed while it was read",
+            "Nothing was imported.",
+        )
+
+
+def _read(content: Readable, size: int, entry: Entry, snapshot: Snapshot) -> bytes:
+    try:
+        return content.read(size)
+    except OSError as error:
+        raise PyggmlError(
+            f"{snapshot.origin}: cannot read {shown(entry.path)}: {error.strerror or error}",
+            "Nothing was imported.",
+        ) from error
