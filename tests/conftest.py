@@ -28,7 +28,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pyggml.errors import PyggmlError
     from pyggml.native.assemble import build_all
     from pyggml.project import Project
-    from pyggml.series.engine import apply_series
+    from pyggml.series.worktree.workspace import apply_series
     from pyggml.upstream.pins import read_pins
     from pyggml.upstream.store import fetch
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyggml.project import Project
-from pyggml.series.engine import apply_series, open_workspace, unapply_series
-from pyggml.series.verify import verify_series
+from pyggml.series.exchange.verify_files import verify_series
+from pyggml.series.worktree.workspace import apply_series, open_workspace, unapply_series
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import fetch
 

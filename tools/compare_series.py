@@ -29,10 +29,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pyggml.series.blocks import blocks_of
-from pyggml.series.diff import parse_diff
-from pyggml.series.foreign import read_foreign
-from pyggml.series.model import slug
+from pyggml.series.patchfile.diff import parse_diff
+from pyggml.series.patchfile.foreign import read_foreign
+from pyggml.series.patchfile.hunks import blocks_of
+from pyggml.series.stack.series_file import slug
 
 STOPPED = 3
 

@@ -12,7 +12,7 @@ import click
 
 from pyggml.cli.common import F, LazyGroup, current_project, json_option, print_json, say
 from pyggml.errors import PyggmlError
-from pyggml.series.rebase_state import rebase_words
+from pyggml.series.rebasing.state import rebase_words
 
 LAZY = {
     "rebase": ("pyggml.cli.rebase:rebase", "Rebase the series onto a newer pin."),
@@ -54,7 +54,7 @@ def patch(ctx: click.Context) -> None:
 @json_option
 def list_(pin: str | None, as_json: bool) -> None:
     """The patches of the series, in order: number, name, purpose."""
-    from pyggml.series.engine import open_workspace, subjects
+    from pyggml.series.worktree.workspace import open_workspace, subjects
 
     work = open_workspace(current_project(), pin)
     rows = [
@@ -84,7 +84,7 @@ def list_(pin: str | None, as_json: bool) -> None:
 @json_option
 def status(pin: str | None, as_json: bool) -> None:
     """Where the work tree stands in the series, and what is edited there."""
-    from pyggml.series.engine import series_status
+    from pyggml.series.worktree.workspace import series_status
 
     found = series_status(current_project(), pin)
     if as_json:
@@ -135,7 +135,7 @@ def apply(to: int | None, pin: str | None, as_json: bool) -> None:
     The commits have the same ids on every machine. Applying again is a no-op. Files that no patch touches
     keep their times, so that the next build compiles only what changed.
     """
-    from pyggml.series.engine import apply_series
+    from pyggml.series.worktree.workspace import apply_series
 
     _moved(apply_series(current_project(), pin, to), as_json, "applied")
 
@@ -146,7 +146,7 @@ def apply(to: int | None, pin: str | None, as_json: bool) -> None:
 @json_option
 def unapply(to: int, pin: str | None, as_json: bool) -> None:
     """Take patches off again, all of them or down to the first N."""
-    from pyggml.series.engine import unapply_series
+    from pyggml.series.worktree.workspace import unapply_series
 
     _moved(unapply_series(current_project(), pin, to), as_json, "unapplied")
 
@@ -175,7 +175,7 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     Without edits, the patch is begun: edit, then `pyggml patch continue`. New files count once they are
     `git add`ed. Fill in the message with `git commit --amend` in the work tree and `pyggml patch refresh`.
     """
-    from pyggml.series.edit import new_patch
+    from pyggml.series.editing.edit import new_patch
 
     _changed(as_json, new_patch, current_project(), name, message, pin)
 
@@ -186,7 +186,7 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
 @json_option
 def edit(which: str, pin: str | None, as_json: bool) -> None:
     """Stop at patch WHICH (number or name) to change it; `pyggml patch continue` goes on."""
-    from pyggml.series.edit import edit_patch
+    from pyggml.series.editing.edit import edit_patch
 
     _changed(as_json, edit_patch, current_project(), which, pin)
 
@@ -195,7 +195,7 @@ def edit(which: str, pin: str | None, as_json: bool) -> None:
 @json_option
 def continue_(as_json: bool) -> None:
     """Fold the edits in and put the later patches back on top; exit code 3 at a conflict."""
-    from pyggml.series.edit import continue_operation
+    from pyggml.series.editing.edit import continue_operation
 
     _changed(as_json, continue_operation, current_project())
 
@@ -204,7 +204,7 @@ def continue_(as_json: bool) -> None:
 @json_option
 def abort(as_json: bool) -> None:
     """Go back to before the `edit`, `new` or conflict that waits; `pyggml undo` brings the edits back."""
-    from pyggml.series.edit import abort_operation
+    from pyggml.series.editing.edit import abort_operation
 
     _changed(as_json, abort_operation, current_project())
 
@@ -223,7 +223,7 @@ def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
     Edits go into the topmost applied patch, `fixup!` commits into the patch they name, and other commits
     on top become new patches.
     """
-    from pyggml.series.edit import refresh as refresh_series
+    from pyggml.series.editing.edit import refresh as refresh_series
 
     _changed(as_json, refresh_series, current_project(), pin, from_files=from_files)
 
@@ -235,7 +235,7 @@ def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
 @json_option
 def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
     """Give patch WHICH another NAME in the series; its commit stays the same."""
-    from pyggml.series.reorder import rename_patch
+    from pyggml.series.editing.reorder import rename_patch
 
     _changed(as_json, rename_patch, current_project(), which, name, pin)
 
@@ -246,7 +246,7 @@ def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
 @json_option
 def drop(which: str, pin: str | None, as_json: bool) -> None:
     """Remove patch WHICH from the series; the later ones move down."""
-    from pyggml.series.reorder import drop_patch
+    from pyggml.series.editing.reorder import drop_patch
 
     _changed(as_json, drop_patch, current_project(), which, pin)
 
@@ -258,7 +258,7 @@ def drop(which: str, pin: str | None, as_json: bool) -> None:
 @json_option
 def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
     """Move patch WHICH to place TO of the series."""
-    from pyggml.series.reorder import move_patch
+    from pyggml.series.editing.reorder import move_patch
 
     _changed(as_json, move_patch, current_project(), which, to, pin)
 
@@ -269,7 +269,7 @@ def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
 @json_option
 def show(which: str, pin: str | None, as_json: bool) -> None:
     """Print the file of patch WHICH as it is."""
-    from pyggml.series.engine import open_workspace
+    from pyggml.series.worktree.workspace import open_workspace
 
     work = open_workspace(current_project(), pin)
     number = work.series.find(which)
@@ -286,7 +286,7 @@ def show(which: str, pin: str | None, as_json: bool) -> None:
 @json_option
 def verify(pin: str | None, as_json: bool) -> None:
     """Check that every patch file, imported again, gives its recorded tree, author and message."""
-    from pyggml.series.verify import verify_series
+    from pyggml.series.exchange.verify_files import verify_series
 
     report = verify_series(current_project(), pin)
     if as_json:
@@ -310,7 +310,7 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 
     The export is read back before it is put in place: same trees, authors and messages, or none at all.
     """
-    from pyggml.series.exchange import export_series
+    from pyggml.series.exchange.export import export_series
 
     files = export_series(current_project(), directory, pin)
     if as_json:
@@ -329,6 +329,6 @@ def import_(files: tuple[Path, ...], pin: str | None, as_json: bool) -> None:
     FILES are patch files, mailboxes of `git format-patch --stdout`, a quilt `series` file, or directories
     that hold a `series` file or numbered patches. A hunk that fits in several places is refused.
     """
-    from pyggml.series.exchange import import_patches
+    from pyggml.series.exchange.export import import_patches
 
     _changed(as_json, import_patches, current_project(), files, pin)

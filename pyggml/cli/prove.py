@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyggml.prove.bench import Bench
     from pyggml.prove.bisect import Probe
     from pyggml.prove.child import Ended
-    from pyggml.series.engine import Workspace
+    from pyggml.series.worktree.workspace import Workspace
 
 _PIN = click.option("--pin", metavar="PIN", help="The pin; by default the one in vendor/pins.toml.")
 _NO_BUILD = click.option(
@@ -56,7 +56,7 @@ def prove(which: tuple[str, ...], pin: str | None, no_build: bool, jobs: int | N
     """
     from pyggml.prove.bench import bench_lock
     from pyggml.prove.run import prove_series
-    from pyggml.series.engine import open_workspace
+    from pyggml.series.worktree.workspace import open_workspace
 
     project = current_project()
     with bench_lock(project, "patch prove"):
@@ -96,7 +96,7 @@ def bisect(
     """
     from pyggml.prove.bench import bench_lock
     from pyggml.prove.bisect import bisect_series
-    from pyggml.series.engine import open_workspace
+    from pyggml.series.worktree.workspace import open_workspace
 
     def report(probe: Probe, ended: Ended) -> None:
         say(f"{probe.applied} patches: exit status {probe.status}")

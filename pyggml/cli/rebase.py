@@ -14,8 +14,8 @@ from pyggml.errors import PyggmlError, UsageError
 
 if TYPE_CHECKING:
     from pyggml.project import Project
-    from pyggml.series.rebase_run import Hooks, RebaseResult
-    from pyggml.series.verdict import Step
+    from pyggml.series.rebasing.run import Hooks, RebaseResult
+    from pyggml.series.rebasing.verdict import Step
 
 
 @click.command()
@@ -70,7 +70,7 @@ def rebase(
       pyggml patch rebase --abort
       pyggml patch rebase --record --from 4df29be4f --onto 0c1e57098     after adapting patches by hand
     """
-    from pyggml.series import rebase_run as runs
+    from pyggml.series.rebasing import run as runs
 
     project = current_project()
     _check_usage(onto, go, skip, give_up, plan, record, confirm or bool(remove), bool(reason) or upstream)
@@ -87,7 +87,7 @@ def rebase(
         )
         return
     if record:
-        from pyggml.series.rebase_record import record_decisions
+        from pyggml.series.rebasing.record import record_decisions
 
         written = record_decisions(project, onto, source)
         _tell(as_json, {"written": list(written)}, [f"wrote {path}" for path in written] or ["nothing new"])
@@ -147,9 +147,9 @@ def _editor(text: str) -> str:
 
 
 def _hooks(project: Project, onto: str | None, compiling: bool, as_json: bool) -> Hooks:
-    from pyggml.series.rebase_report import step_lines
-    from pyggml.series.rebase_run import Hooks
-    from pyggml.series.rebase_state import read_state
+    from pyggml.series.rebasing.run import Hooks
+    from pyggml.series.rebasing.state import read_state
+    from pyggml.series.rebasing.text import step_lines
 
     def report(step: Step) -> None:
         for line in step_lines(step):
@@ -165,9 +165,9 @@ def _hooks(project: Project, onto: str | None, compiling: bool, as_json: bool) -
 
 
 def _finish(project: Project, act: Callable[[], RebaseResult], as_json: bool) -> None:
-    from pyggml.series.dossier import dossier_text
-    from pyggml.series.rebase_report import result_document, result_lines, step_document
-    from pyggml.series.rebase_run import RebaseStoppedError
+    from pyggml.series.rebasing.run import RebaseStoppedError
+    from pyggml.series.rebasing.stop_report import dossier_text
+    from pyggml.series.rebasing.text import result_document, result_lines, step_document
 
     try:
         result = act()
@@ -221,12 +221,12 @@ def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> Non
       pyggml patch range-diff 4df29be4f 0c1e57098 --html rebase.html
       pyggml patch range-diff 4df29be4f ../exported-patches
     """
-    from pyggml.series.rangediff import compare, entry_lines
+    from pyggml.series.exchange.range_diff import compare, entry_lines
 
     found = compare(current_project(), before, after)
     if html is not None:
         from pyggml.files import write_atomic
-        from pyggml.series.rangediff_html import page
+        from pyggml.series.exchange.range_diff_html import page
 
         write_atomic(html, page(found))
     if as_json:

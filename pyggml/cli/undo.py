@@ -23,7 +23,7 @@ def undo(show: bool, as_json: bool) -> None:
       pyggml patch refresh      # oops
       pyggml undo
     """
-    from pyggml.series.undo import list_undo, undo_last
+    from pyggml.series.worktree.undo import list_undo, undo_last
 
     project = current_project()
     if show:

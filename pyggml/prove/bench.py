@@ -10,8 +10,8 @@ from typing import Protocol
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
-from pyggml.series.checkout import make_checkout, move_checkout
-from pyggml.series.engine import Workspace
+from pyggml.series.worktree.checkout import make_checkout, move_checkout
+from pyggml.series.worktree.workspace import Workspace
 
 SOURCE = "PYGGML_SOURCE"
 """The environment variable that names the tree of the step to tests and commands."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench
 from pyggml.prove.child import Ended, run_child
-from pyggml.series.engine import Workspace, canonical
+from pyggml.series.worktree.workspace import Workspace, canonical
 
 
 @dataclass(frozen=True)

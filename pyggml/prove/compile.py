@@ -8,9 +8,9 @@ from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.prove.bench import BuildBench, bench_lock
-from pyggml.series.engine import Workspace
-from pyggml.series.model import Series
-from pyggml.series.verdict import Step
+from pyggml.series.rebasing.verdict import Step
+from pyggml.series.stack.series_file import Series
+from pyggml.series.worktree.workspace import Workspace
 
 
 def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Callable[[Step], str | None]:

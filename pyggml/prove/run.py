@@ -12,8 +12,8 @@ from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench, first_line
 from pyggml.prove.proof import NodeResult, run_node
 from pyggml.prove.verdicts import BROKEN, PROVEN, UNPROVEN, Verdict, judge_proof
-from pyggml.series.engine import Workspace, canonical
-from pyggml.series.model import Patch
+from pyggml.series.stack.series_file import Patch
+from pyggml.series.worktree.workspace import Workspace, canonical
 
 RunNode = Callable[[str, Mapping[str, str], Path], NodeResult]
 

@@ -139,7 +139,7 @@ def test_killed_and_interrupted_in_the_middle(box: Sandbox) -> None:
 def test_a_build_that_is_stopped_ends_the_proving(box: Sandbox) -> None:
     from pyggml.builder.process import InterruptedBuildError
     from pyggml.prove.run import prove_series
-    from pyggml.series.engine import open_workspace
+    from pyggml.series.worktree.workspace import open_workspace
 
     class Stopped:
         asked = 0

@@ -481,9 +481,9 @@ def test_spaces_and_non_ascii_letters_in_every_path(three: Sandbox, tmp_path: Pa
 )
 def test_a_full_disk_leaves_everything_as_it_was(three: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every write of a file fails once, one after the other; after each failure all is as before."""
-    import pyggml.series.transaction as transaction
     from pyggml.errors import PyggmlError
-    from pyggml.series.reorder import drop_patch
+    from pyggml.series.editing.reorder import drop_patch
+    from pyggml.series.worktree import transaction
 
     before = three.state()
     real = transaction.write_atomic
@@ -515,9 +515,9 @@ def test_a_full_disk_leaves_everything_as_it_was(three: Sandbox, monkeypatch: py
 def test_a_work_tree_that_cannot_be_written_is_rolled_back(
     three: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pyggml.series.transaction as transaction
     from pyggml.errors import PyggmlError
-    from pyggml.series.engine import unapply_series
+    from pyggml.series.worktree import transaction
+    from pyggml.series.worktree.workspace import unapply_series
 
     before = three.state()
     real = transaction.write_paths

@@ -17,9 +17,9 @@ from series_helpers import Sandbox
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.edit import refresh
-from pyggml.series.engine import apply_series, series_status
-from pyggml.series.undo import undo_last
+from pyggml.series.editing.edit import refresh
+from pyggml.series.worktree.undo import undo_last
+from pyggml.series.worktree.workspace import apply_series, series_status
 
 KILLER = Path(__file__).with_name("killer.py")
 

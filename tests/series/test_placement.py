@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyggml.errors import PyggmlError
-from pyggml.series.diff import check_path, parse_diff
-from pyggml.series.placement import find_places, place, result
+from pyggml.series.patchfile.diff import check_path, parse_diff
+from pyggml.series.patchfile.placement import find_places, place, result
 
 LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"\n", b"}\n", b"    return x;\n"]), max_size=30)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyggml.series.diff import parse_diff
-from pyggml.series.placement import result
-from pyggml.series.present import merge_contents, present
+from pyggml.series.patchfile.diff import parse_diff
+from pyggml.series.patchfile.placement import result
+from pyggml.series.rebasing.contained_hunks import merge_contents, present
 
 LINE = st.sampled_from(["a\n", "b\n", "c\n", "}\n", "\n"])
 BASE = [f"line {n}\n" for n in range(12)]

@@ -1,0 +1,1 @@
+"""Commands that change patches: new, edit, refresh, continue, abort, drop, move, rename."""

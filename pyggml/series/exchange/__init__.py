@@ -1,0 +1,1 @@
+"""The series for others and from others: export, import, verify, range-diff."""

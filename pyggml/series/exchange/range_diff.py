@@ -1,0 +1,176 @@
+"""Two series compared patch by patch; the pairing is `git range-diff`'s."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.project import Project
+from pyggml.series.patchfile.foreign import read_foreign
+from pyggml.series.stack.commits import Commit, apply_mail, scratch_index
+from pyggml.series.stack.series_file import SERIES_FILE
+from pyggml.series.worktree.workspace import Workspace, canonical, open_workspace
+from pyggml.upstream.pins import read_pins
+
+CREATION_FACTOR = 60
+"""How different two patches may be and still be a pair, in percent; git's own default."""
+_HEAD = re.compile(r"\s*(\d+|-):\s+(?:[0-9a-f]+|-+) ([=!<>])\s+(\d+|-):\s+(?:[0-9a-f]+|-+) (.*)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A pair of patches, or one without a partner.
+
+    Attributes:
+        before, after: numbers (from 1) in the two series.
+        sign: `=` the same, `!` changed, `<` only before, `>` only after.
+        lines: the difference of the two patches, as git shows it.
+    """
+
+    before: int | None
+    after: int | None
+    sign: str
+    subject: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RangeDiff:
+    """Two series; `before` and `after` are what the user called them."""
+
+    before: str
+    after: str
+    entries: tuple[Entry, ...]
+
+
+def compare(project: Project, before: str, after: str) -> RangeDiff:
+    """Compare two series.
+
+    Args:
+        before, after: pins, or directories of patches: with a `series.toml` (on the pin that it names), or
+            plain ones, on the pin of the other series.
+
+    Raises:
+        PyggmlError: neither a pin nor a directory, or patches that do not apply.
+    """
+    names = {pin.name for pin in read_pins(project).pins}
+    plain = [name for name in (before, after) if name not in names and not _recorded(name)]
+    if len(plain) == 2:
+        raise PyggmlError(
+            f"{before} and {after} do not say which pin they are for",
+            f"Name a pin for one of them ({', '.join(sorted(names))}).",
+        )
+    left = None if before in plain else _series(project, names, before)
+    right = None if after in plain else _series(project, names, after)
+    work = left[0] if left else right[0] if right else open_workspace(project)
+    left = left or _foreign(work, before)
+    right = right or _foreign(work, after)
+    if not left[1] or not right[1]:
+        # git takes an empty range for none at all.
+        gone = [Entry(n, None, "<", commit.subject) for n, commit in enumerate(left[1], 1)]
+        new = [Entry(None, n, ">", commit.subject) for n, commit in enumerate(right[1], 1)]
+        return RangeDiff(before, after, (*gone, *new))
+    out = _range_diff(work.git, left, right)
+    return RangeDiff(before, after, parse_range_diff(out))
+
+
+def _range_diff(
+    git: Git, left: tuple[Workspace, Sequence[Commit]], right: tuple[Workspace, Sequence[Commit]]
+) -> str:
+    ranges = [f"{work.base}..{stack[-1].id}" for work, stack in (left, right)]
+    options = ("--no-color", f"--creation-factor={CREATION_FACTOR}", "--no-notes")
+    return git.run("range-diff", *options, *ranges).decode("utf-8", "replace")
+
+
+def _recorded(name: str) -> bool:
+    return (Path(name) / SERIES_FILE).is_file()
+
+
+def _series(project: Project, pins: set[str], name: str) -> tuple[Workspace, Sequence[Commit]]:
+    if name in pins:
+        work = open_workspace(project, name)
+        return work, canonical(work)
+    import shutil
+    import tempfile
+    import tomllib
+
+    path = Path(name) / SERIES_FILE
+    try:
+        pin = str(tomllib.loads(path.read_text("utf-8")).get("pin"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PyggmlError(f"{path}: not valid TOML: {error}", "Mend the file.") from error
+    if Path(name).name == pin:
+        work = open_workspace(project, pin, Path(name).resolve().parent)
+        return work, canonical(work)
+    # A workspace finds its series in a directory called after the pin.
+    with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:
+        shutil.copytree(name, Path(scratch) / pin)
+        work = open_workspace(project, pin, Path(scratch))
+        return work, canonical(work)
+
+
+def _foreign(work: Workspace, name: str) -> tuple[Workspace, Sequence[Commit]]:
+    if not Path(name).exists():
+        raise PyggmlError(
+            f"{name} is neither a pin nor a directory of patches",
+            f"Pins: {', '.join(pin.name for pin in work.pins.pins)}.",
+        )
+    commits: list[Commit] = []
+    parent, tree = work.base, work.pin.tree
+    with scratch_index(work.git) as index:
+        index.run("read-tree", tree)
+        for patch in read_foreign((Path(name),)):
+            made = apply_mail(work.git, index, parent, tree, patch.mail, patch.label, patch.strip).commit
+            commits.append(made)
+            parent, tree = made.id, made.tree
+    return work, commits
+
+
+def parse_range_diff(text: str) -> tuple[Entry, ...]:
+    """Take the output of `git range-diff` apart."""
+    found: list[Entry] = []
+    lines: list[str] = []
+    head: re.Match[str] | None = None
+
+    def close() -> None:
+        if head is not None:
+            before, sign, after, subject = head.groups()
+            pair = [None if number == "-" else int(number) for number in (before, after)]
+            found.append(Entry(pair[0], pair[1], sign, subject, tuple(lines)))
+
+    for line in text.splitlines():
+        match = None if line.startswith("    ") else _HEAD.fullmatch(line)
+        if match:
+            close()
+            head, lines = match, []
+        else:
+            lines.append(line.removeprefix("    "))
+    close()
+    return tuple(found)
+
+
+def line_kind(line: str) -> str:
+    """What a line of a difference of two patches is: `head`, `added`, `removed`, `hunk` or `same`.
+
+    The first character says what changed between the series, the second what the patch does.
+    """
+    if line.startswith(("@@", " @@", " ##", "+@@", "-@@")) or line[1:4] == "## ":
+        return "hunk"
+    return {"+": "added", "-": "removed"}.get(line[:1], "same")
+
+
+def entry_lines(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
+    """One entry for a terminal: lines and how to show them."""
+    sides = [str(number) if number else "-" for number in (entry.before, entry.after)]
+    colour = {"=": None, "!": "yellow", "<": "red", ">": "green"}[entry.sign]
+    out: list[tuple[str, dict[str, Any]]] = [
+        (f"{sides[0]:>3} {entry.sign} {sides[1]:>3}  {entry.subject}", {"fg": colour, "bold": True})
+    ]
+    styles = {"added": "green", "removed": "red", "hunk": "cyan", "same": None}
+    out += [(f"    {line}", {"fg": styles[line_kind(line)]}) for line in entry.lines]
+    return out

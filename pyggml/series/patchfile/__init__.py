@@ -1,0 +1,1 @@
+"""Patch files: diffs, mails, other tools' formats, and where each hunk belongs."""

@@ -1,0 +1,212 @@
+"""What a person decided in a rebase, written down so that it replays anywhere.
+
+`patches/<pin>/resolutions/` holds `rebase.toml`, which says for each patch of the old series what became of
+it, and one `<name>.patch` for each patch that a merge alone did not give: the difference between the
+mechanical merge (with its conflict marks, whose text is the same everywhere) and the result. That file
+serves for a resolved conflict and for what was adapted after a clean merge alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.series.patchfile.diff import parse_diff
+from pyggml.series.patchfile.hunks import reader, tree_diff
+from pyggml.series.patchfile.placement import place_all
+from pyggml.series.stack.commits import scratch_index
+
+DIRECTORY = "resolutions"
+DECISIONS_FILE = "rebase.toml"
+ACTIONS = ("pick", "skip", "upstream")
+_HEADER = re.compile(rb"^(Mechanical-Tree|Resolved-Tree): ([0-9a-f]{40,64})$", re.MULTILINE)
+_ENTRY_KEYS = {"purpose": "purpose", "drop-when": "drop_when", "proof": "proof", "fails-with": "fails_with"}
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The way from a mechanical merge to the result.
+
+    Attributes:
+        mechanical, resolved: tree ids; on another mechanical tree the diff must still fit without a doubt.
+        diff: empty where a conflict without marks (a file that upstream deleted, a binary one) was decided
+            for what the merge left there.
+    """
+
+    mechanical: str
+    resolved: str
+    diff: bytes
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided on one patch.
+
+    Attributes:
+        action: `pick`, `skip` (left out) or `upstream` (left out, because upstream has it).
+        reason: for a patch that is left out, the evidence.
+        confirmed: hunks whose enclosing function changed on purpose (`HunkMove.key`).
+        message: the commit message, where it differs from the old one.
+        entry: fields of `series.toml` that differ from the old ones.
+        resolution: how the mechanical merge became the result.
+        change: of a patch that is left out, the id of what it changed (`change_id`): the decision holds
+            for that change only.
+        verdict: in words, for readers of the file.
+    """
+
+    name: str
+    action: str = "pick"
+    reason: str = ""
+    confirmed: tuple[str, ...] = ()
+    message: str | None = None
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    resolution: Resolution | None = None
+    change: str = ""
+    verdict: str = ""
+
+
+def make_resolution(git: Git, mechanical: str, resolved: str, *, conflicting: bool) -> Resolution | None:
+    """None if the merge needs nothing; a merge that conflicts needs a word even if its tree is right."""
+    if mechanical == resolved:
+        return Resolution(mechanical, resolved, b"") if conflicting else None
+    return Resolution(mechanical, resolved, tree_diff(git, mechanical, resolved, "--no-renames"))
+
+
+def replay(git: Git, resolution: Resolution, mechanical: str) -> str:
+    """The resolved tree on the tree `mechanical`.
+
+    Raises:
+        PyggmlError: the resolution was recorded for another merge and does not fit this one without a doubt.
+    """
+    if not resolution.diff:
+        if mechanical != resolution.mechanical:
+            raise PyggmlError("what the merge leaves was accepted as it was, and it is another now")
+        return mechanical
+    read = reader(git, mechanical)
+    exact, _ = place_all(
+        parse_diff(resolution.diff), lambda path: read(path.decode("utf-8", "surrogateescape"))
+    )
+    with scratch_index(git) as index:
+        index.run("read-tree", mechanical)
+        index.run("apply", "--cached", "-", stdin=exact)
+        tree = index.text("write-tree")
+    if mechanical == resolution.mechanical and tree != resolution.resolved:
+        raise PyggmlError(
+            f"the recorded resolution gives tree {tree[:12]}, not the recorded {resolution.resolved[:12]}",
+            "It was changed by hand: restore it (git checkout -- patches), or remove it and resolve again.",
+        )
+    return tree
+
+
+def read_decisions(directory: Path, source: str) -> dict[str, Decision]:
+    """The decisions for a rebase from pin `source`, by patch name in their order; none if there are none.
+
+    Args:
+        directory: the `resolutions` directory of the new pin.
+
+    Raises:
+        PyggmlError: the file is malformed, or a resolution is damaged.
+    """
+    import tomllib
+
+    path = directory / DECISIONS_FILE
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PyggmlError(f"{path}: not valid TOML: {error}", "Mend the file, or restore it.") from error
+    if document.get("from") != source:
+        return {}
+    entries = document.get("patch", [])
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Mend the file, or restore it.")
+    found = [_read_decision(path, entry) for entry in entries]
+    return {decision.name: decision for decision in found}
+
+
+def _read_decision(path: Path, entry: dict[str, Any]) -> Decision:
+    try:
+        name, action = str(entry["name"]), str(entry.get("action", "pick"))
+        if action not in ACTIONS or "/" in name or name.startswith("."):
+            raise ValueError(f"{name}: action {action!r}")
+        confirmed = tuple(str(key) for key in entry.get("confirmed", []))
+        message = entry.get("message")
+        values = {
+            _ENTRY_KEYS[key]: tuple(value) if isinstance(value, list) else str(value)
+            for key, value in dict(entry.get("entry", {})).items()
+            if key in _ENTRY_KEYS
+        }
+    except (KeyError, ValueError, TypeError) as error:
+        raise PyggmlError(
+            f"{path}: a decision is malformed: {error}", "Mend it, or restore the file."
+        ) from error
+    file = path.with_name(f"{name}.patch")
+    resolution = _read_resolution(file) if file.is_file() else None
+    reason, change = str(entry.get("reason", "")), str(entry.get("change", ""))
+    return Decision(name, action, reason, confirmed, message, values, resolution, change)
+
+
+def _read_resolution(path: Path) -> Resolution:
+    data = path.read_bytes()
+    match = re.search(rb"^diff --git ", data, re.MULTILINE)
+    head, diff = (data[: match.start()], data[match.start() :]) if match else (data, b"")
+    fields = dict(_HEADER.findall(head))
+    if len(fields) != 2 or (not diff and len(set(fields.values())) != 1):
+        raise PyggmlError(
+            f"{path}: not a recorded resolution, or cut off",
+            "Restore it (git checkout -- patches), or remove it and resolve the conflict again.",
+        )
+    return Resolution(fields[b"Mechanical-Tree"].decode(), fields[b"Resolved-Tree"].decode(), diff)
+
+
+def decision_files(source: str, onto: str, decisions: Mapping[str, Decision]) -> dict[str, bytes]:
+    """The content of the `resolutions` directory: file name to bytes, the same for the same decisions."""
+    import tomlkit
+
+    document = tomlkit.document()
+    document.add(tomlkit.comment(f"What became of each patch of pin {source} on pin {onto}. Written by"))
+    document.add(tomlkit.comment("`pyggml patch rebase`, and replayed by it; NAME.patch is the way from the"))
+    document.add(tomlkit.comment("merge that git makes to the result."))
+    document["from"] = source
+    entries = tomlkit.aot()
+    files: dict[str, bytes] = {}
+    for decision in decisions.values():
+        entry = tomlkit.table()
+        entry["name"] = decision.name
+        entry["action"] = decision.action
+        texts = {"verdict": decision.verdict, "reason": decision.reason, "change": decision.change}
+        for key, text in {**texts, "message": decision.message}.items():
+            if text:
+                entry[key] = tomlkit.string(text, multiline="\n" in text)
+        if decision.confirmed:
+            entry["confirmed"] = list(decision.confirmed)
+        if decision.entry:
+            entry["entry"] = tomlkit.inline_table()
+            for key, name in _ENTRY_KEYS.items():
+                if name in decision.entry:
+                    value = decision.entry[name]
+                    entry["entry"][key] = list(value) if isinstance(value, tuple) else value
+        entries.append(entry)
+        if decision.resolution is not None:
+            files[f"{decision.name}.patch"] = _resolution_file(source, onto, decision)
+    if decisions:
+        document["patch"] = entries
+    files[DECISIONS_FILE] = tomlkit.dumps(document).encode("utf-8")
+    return files
+
+
+def _resolution_file(source: str, onto: str, decision: Decision) -> bytes:
+    assert decision.resolution is not None  # noqa: S101
+    head = (
+        f"Patch {decision.name} of pin {source} on pin {onto}: from git's merge, conflict marks included,\n"
+        f"to the result.\n\n"
+        f"Mechanical-Tree: {decision.resolution.mechanical}\n"
+        f"Resolved-Tree: {decision.resolution.resolved}\n\n"
+    )
+    return head.encode("utf-8") + decision.resolution.diff

@@ -1,0 +1,70 @@
+"""A commit as the bytes of a patch file, proven by reading it back."""
+
+from __future__ import annotations
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.git.runner import DIFF_FORMAT
+from pyggml.series.patchfile.mail import PatchMail, read_patch
+from pyggml.series.stack.commits import Commit
+
+_FORMAT = (
+    "format-patch",
+    "--stdout",
+    "--zero-commit",
+    "--no-signature",
+    "--no-thread",
+    "--no-attach",
+    "--no-notes",
+    "--no-cover-letter",
+    "--no-numbered",
+    "--no-base",
+    "--no-add-header",
+    "--no-to",
+    "--no-cc",
+    "--no-signoff",
+    "--encode-email-headers",
+    "--subject-prefix=PATCH",
+    "--find-renames",
+    "--stat=78,60",
+    *DIFF_FORMAT,
+)
+
+
+def export_commit(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -> bytes:
+    """The patch file of one commit: the same bytes on every machine and with every configuration.
+
+    Args:
+        number: with `total`, number the subject `[PATCH number/total]`; 0 leaves it plain.
+
+    Raises:
+        PyggmlError: the message cannot survive a mail-based reader (`git am`), e.g. a line `---` in it.
+    """
+    numbered = (f"--subject-prefix=PATCH {number}/{total}",) if total else ()
+    for guard in ((), ("--from=pyggml <pyggml@users.noreply.github.com>",)):
+        data = git.run(*_FORMAT, *numbered, *guard, "-1", commit.id)
+        if not data:
+            raise PyggmlError(
+                f"{commit.subject!r}: the commit changes nothing", "Drop it, or give it a change."
+            )
+        if _same(read_patch(data, commit.subject), commit):
+            return data
+    back = read_patch(git.run(*_FORMAT, *numbered, "-1", commit.id), commit.subject)
+    raise PyggmlError(
+        f"{commit.subject!r}: its message would not survive `git am`: {_difference(back, commit)}",
+        "Reword that line (git commit --amend in the vendored tree) and run the command again.",
+    )
+
+
+def _same(mail: PatchMail, commit: Commit) -> bool:
+    return mail.message == commit.message and mail.author == commit.author
+
+
+def _difference(mail: PatchMail, commit: Commit) -> str:
+    if mail.author != commit.author:
+        return f"the author comes back as {mail.author.name} <{mail.author.email}> {mail.author.date}"
+    ours, theirs = commit.message.splitlines(), mail.message.splitlines()
+    for index, line in enumerate(ours):
+        if index >= len(theirs) or theirs[index] != line:
+            return f"line {index + 1}, {line!r}, is lost or changed"
+    return "lines are added at its end"

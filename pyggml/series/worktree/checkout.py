@@ -1,0 +1,64 @@
+"""A private checkout: a repository of its own with its own files, borrowing the objects of the vendored one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pyggml.errors import PyggmlError
+from pyggml.files import write_atomic
+from pyggml.git import Git
+from pyggml.git.runner import run_outside
+from pyggml.series.stack.merge import Stage
+from pyggml.series.worktree.files import BRANCH
+
+
+def make_checkout(vendored: Git, place: Path, head: str, tree: str, stages: tuple[Stage, ...] = ()) -> Git:
+    """Create `place` with the files of `tree`, its branch `series` at the commit `head`.
+
+    It appears in one rename, complete; something that lies at `place` is replaced.
+
+    Args:
+        stages: conflicting paths, which git in there shows as unmerged.
+
+    Raises:
+        PyggmlError: it cannot be written.
+    """
+    from pyggml.upstream.importer import quoted
+
+    beside = place.with_name(f".{place.name}.new")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        options = ("--quiet", "--template=", "--initial-branch=series", "--object-format=sha1")
+        run_outside("init", *options, str(beside))
+        git = Git(beside / ".git", beside)
+        attributes = vendored.git_dir / "info" / "attributes"
+        if attributes.is_file():
+            write_atomic(git.git_dir / "info" / "attributes", attributes.read_bytes())
+        objects = bytes((vendored.git_dir / "objects").absolute())
+        write_atomic(git.git_dir / "objects" / "info" / "alternates", quoted(objects) + b"\n")
+        git.run("config", "--local", "gc.auto", "0")
+        git.run("update-ref", BRANCH, head)
+        git.run("read-tree", "--reset", "-u", tree)
+        if stages:
+            git.run("update-index", "-z", "--index-info", stdin=_unmerged(stages))
+        if place.exists():
+            shutil.rmtree(place)
+        beside.rename(place)
+    except OSError as error:
+        raise PyggmlError(f"cannot write {place}: {error.strerror or error}") from error
+    return Git(place / ".git", place)
+
+
+def _unmerged(stages: tuple[Stage, ...]) -> bytes:
+    rows = [f"0 {'0' * 40}\t{path}" for path in dict.fromkeys(stage.path for stage in stages)]
+    rows += [f"{stage.mode} {stage.blob} {stage.stage}\t{stage.path}" for stage in stages]
+    return "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
+
+
+def move_checkout(git: Git, head: str, tree: str) -> None:
+    """Bring a checkout of ours to another commit; files that do not differ keep their times."""
+    git.run("update-ref", BRANCH, head)
+    git.run("read-tree", "--reset", "-u", tree)
+    git.run("clean", "-ffdq")
