@@ -1,9 +1,9 @@
-"""llama.cpp in people's own words: a model file, and contexts that decode with it.
+"""A typed interface to llama.cpp: a model file, and contexts that decode with it.
 
 from pyggml.llama import LlamaContext, Model
 
 with Model.load(path, devices=()) as model, LlamaContext(model, n_ctx=512) as context:
-    logits = context.decode(model.tokenize("Hello"))       # numpy, one row: that of the last token
+    logits = context.decode(model.tokenize("Hello"))       # numpy, one row: the last token's
     tokens = context.greedy([int(logits[-1].argmax())], 16)
 """
 

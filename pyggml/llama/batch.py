@@ -1,4 +1,4 @@
-"""A batch of tokens for a decode, checked: what llama.cpp refuses late, wrongly or with an abort."""
+"""A batch of tokens for a decode, checked for what llama.cpp catches too late, wrongly or with an abort."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from pyggml.errors import UsageError
-from pyggml.llama.numbers import MAX_INT32, whole
+from pyggml.llama.arguments import MAX_INT32, Int32Array, checked_int, checked_int32_array
 
 Tokens: TypeAlias = "Sequence[int] | npt.NDArray[np.integer[Any]]"
 Sequences: TypeAlias = "int | Sequence[int]"
 Item: TypeAlias = "tuple[Tokens, Sequences] | tuple[Tokens, Sequences, Positions]"
 Positions: TypeAlias = "int | Tokens | None"
 Wanted: TypeAlias = "str | Sequence[bool] | npt.NDArray[np.bool_]"
-Int32: TypeAlias = "npt.NDArray[np.int32]"
 
-WORDS = ("last", "all", "none")
+LOGITS_WORDS = ("last", "all", "none")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a context takes.
+class BatchLimits:
+    """What a context accepts.
 
     Attributes:
-        tokens: of a batch.
+        tokens: maximum number of tokens in a batch.
         vocab: number of token ids.
         sequences: number of sequence ids.
         shared: a token may belong to several sequences.
-        positions: beyond the last possible position.
-        jumps: positions may leave gaps (models with several position values for a token).
+        positions: one more than the largest position.
+        gaps: positions may leave gaps (models with several position values for a token).
     """
 
     tokens: int
@@ -40,25 +39,25 @@ class Limits:
     sequences: int
     shared: bool
     positions: int
-    jumps: bool
+    gaps: bool
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Arrays as `struct llama_batch` wants them, one element for every token.
+    """Arrays in the form of `struct llama_batch`, one element per token.
 
     Attributes:
         token, pos: int32.
         counts: how many sequences a token belongs to.
-        seqs: their ids, one token's after the other's.
-        wanted: whether the token's logits are asked for.
+        seqs: their ids, concatenated over the tokens.
+        wanted: whether the token's logits are wanted.
         items: first index of each item, and the number of tokens.
     """
 
-    token: Int32
-    pos: Int32
-    counts: Int32
-    seqs: Int32
+    token: Int32Array
+    pos: Int32Array
+    counts: Int32Array
+    seqs: Int32Array
     wanted: npt.NDArray[np.bool_]
     items: tuple[int, ...]
 
@@ -67,21 +66,26 @@ class Batch:
 
 
 def make_batch(
-    items: Iterable[Any], wanted: Wanted, limits: Limits, last_position: Callable[[int], int]
+    items: Iterable[Any], wanted: Wanted, limits: BatchLimits, last_position: Callable[[int], int]
 ) -> Batch:
     """Check items and put them into one batch, in their order.
 
     Args:
         items: (tokens, sequence or sequences[, first position or positions]).
         wanted: `last` of every item, `all`, `none`, or a boolean for every token.
-        last_position: of a sequence in the memory, -1 when it is empty.
+        last_position: a sequence's last position in the memory; -1 if it is empty.
 
     Raises:
-        UsageError: anything that the context does not take; the message names the item and the numbers.
+        UsageError: the context does not accept it; the message names the item and the numbers.
     """
     tokens, positions, counts, seqs = [], [], [], []
     starts = [0]
     lasts: dict[int, int] = {}
+
+    def last(seq: int) -> int:
+        """The last position of a sequence: in the items so far, or else in the memory."""
+        return lasts[seq] if seq in lasts else last_position(seq)
+
     for number, item in enumerate(items):
         what = f"item {number} of the batch"
         if not isinstance(item, tuple) or not 2 <= len(item) <= 3:
@@ -91,13 +95,11 @@ def make_batch(
         starts.append(starts[-1] + len(token))
         if starts[-1] > limits.tokens:
             continue
-        place = _positions(
-            what, item[2] if len(item) == 3 else None, len(token), members, lasts, last_position
-        )
-        _check_positions(what, place, members, limits, lasts, last_position)
-        lasts.update(dict.fromkeys(members, int(place[-1])))
+        pos = _positions(what, item[2] if len(item) == 3 else None, len(token), members, last)
+        _check_positions(what, pos, members, limits, last)
+        lasts.update(dict.fromkeys(members, int(pos[-1])))
         tokens.append(token)
-        positions.append(place)
+        positions.append(pos)
         counts.append(np.full(len(token), len(members), np.int32))
         seqs.append(np.tile(np.array(members, np.int32), len(token)))
     if starts[-1] == 0:
@@ -117,41 +119,18 @@ def make_batch(
     )
 
 
-def int_array(what: str, values: Any, least: int, most: int) -> Int32:
-    """A one-dimensional array of whole numbers as int32, never reinterpreted or rounded.
-
-    Raises:
-        UsageError: another type, shape or range; the message names the first wrong element.
-    """
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{what}: {error}") from error
-    if array.ndim != 1:
-        raise UsageError(f"{what} must be one row of numbers; the shape is {array.shape}")
-    if array.size == 0:
-        raise UsageError(f"{what}: there are none")
-    if not np.issubdtype(array.dtype, np.integer):
-        raise UsageError(f"{what} must be whole numbers; the type is {array.dtype}")
-    wrong = (array < least) | (array > most)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise UsageError(f"{what}: number {index} is {array[index]}; {least} to {most} is possible")
-    return np.ascontiguousarray(array, np.int32)
+def _tokens(what: str, values: Any, vocab: int) -> Int32Array:
+    return checked_int32_array(f"the tokens of {what}", values, 0, vocab - 1)
 
 
-def _tokens(what: str, values: Any, vocab: int) -> Int32:
-    return int_array(f"the tokens of {what}", values, 0, vocab - 1)
-
-
-def _sequences(what: str, value: Any, limits: Limits) -> tuple[int, ...]:
-    given = (value,) if not isinstance(value, list | tuple | np.ndarray) else tuple(value)
-    members = tuple(whole(f"the sequence of {what}", one, 0, limits.sequences - 1) for one in given)
+def _sequences(what: str, value: Any, limits: BatchLimits) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, list | tuple | np.ndarray) else (value,)
+    members = tuple(checked_int(f"the sequence of {what}", one, 0, limits.sequences - 1) for one in values)
     if not members or len(set(members)) != len(members):
-        raise UsageError(f"the sequences of {what} are {given!r:.60}; each must be there once")
+        raise UsageError(f"the sequences of {what} are {values!r:.60}; it needs at least one, and none twice")
     if len(members) > 1 and not limits.shared:
         raise UsageError(
-            f"{what} belongs to {len(members)} sequences, and each sequence has a cache of its own here",
+            f"{what} belongs to {len(members)} sequences, but each sequence has its own cache here",
             "Create the context with kv_unified=True, or decode once and use memory.seq_cp.",
         )
     return members
@@ -162,61 +141,62 @@ def _positions(
     value: Any,
     count: int,
     members: tuple[int, ...],
-    lasts: dict[int, int],
-    last_position: Callable[[int], int],
-) -> Int32:
+    last: Callable[[int], int],
+) -> Int32Array:
     if value is None:
-        last = {seq: lasts[seq] if seq in lasts else last_position(seq) for seq in members}
-        if len(set(last.values())) > 1:
-            told = ", ".join(f"{seq} ends at {at}" for seq, at in last.items())
-            raise UsageError(f"the sequences of {what} have come apart: {told}")
-        value = last[members[0]] + 1
+        ends = {seq: last(seq) for seq in members}
+        if len(set(ends.values())) > 1:
+            listed = ", ".join(f"{seq} at {end}" for seq, end in ends.items())
+            raise UsageError(
+                f"the sequences of {what} end at different positions: {listed}",
+                "Give its positions explicitly.",
+            )
+        value = ends[members[0]] + 1
     if isinstance(value, int | np.integer):
-        start = whole(f"the position of {what}", value, 0, MAX_INT32 - count)
+        start = checked_int(f"the position of {what}", value, 0, MAX_INT32 - count)
         return np.arange(start, start + count, dtype=np.int32)
-    place = int_array(f"the positions of {what}", value, 0, MAX_INT32)
-    if len(place) != count:
-        raise UsageError(f"{what} has {count} tokens and {len(place)} positions")
-    return place
+    pos = checked_int32_array(f"the positions of {what}", value, 0, MAX_INT32)
+    if len(pos) != count:
+        raise UsageError(f"{what} has {count} tokens and {len(pos)} positions")
+    return pos
 
 
 def _check_positions(
     what: str,
-    place: Int32,
+    pos: Int32Array,
     members: tuple[int, ...],
-    limits: Limits,
-    lasts: dict[int, int],
-    last_position: Callable[[int], int],
+    limits: BatchLimits,
+    last: Callable[[int], int],
 ) -> None:
-    steps = np.diff(place)
-    wrong = (steps < 1) if limits.jumps else (steps != 1)
-    if wrong.any():
-        index = int(wrong.argmax())
+    steps = np.diff(pos)
+    bad_steps = (steps < 1) if limits.gaps else (steps != 1)
+    if bad_steps.any():
+        index = int(bad_steps.argmax())
         raise UsageError(
-            f"the positions of {what} go from {place[index]} to {place[index + 1]} "
-            f"at its token {index + 1}; they must {'rise' if limits.jumps else 'follow each other'}"
+            f"the positions of {what} go from {pos[index]} to {pos[index + 1]} "
+            f"at its token {index + 1}; they must {'increase' if limits.gaps else 'be consecutive'}"
         )
-    if place[-1] >= limits.positions:
+    if pos[-1] >= limits.positions:
         raise UsageError(
-            f"{what} reaches position {place[-1]}; this model has embeddings for {limits.positions} positions"
+            f"{what} reaches position {pos[-1]}; this model has embeddings for {limits.positions} positions"
         )
     for seq in members:
-        last = lasts[seq] if seq in lasts else last_position(seq)
-        fits = place[0] > last if limits.jumps else place[0] == last + 1
-        if last >= 0 and not fits:
+        end = last(seq)
+        continues = pos[0] > end if limits.gaps else pos[0] == end + 1
+        if end >= 0 and not continues:
             raise UsageError(
-                f"{what} starts at position {place[0]}, but sequence {seq} ends at {last}",
-                f"Continue at {last + 1}, or remove positions first: memory.seq_rm({seq}, {place[0]}).",
+                f"{what} starts at position {pos[0]}, but sequence {seq} ends at {end}",
+                f"Continue at {end + 1}, or remove positions first: memory.seq_rm({seq}, {pos[0]}).",
             )
 
 
 def _wanted(value: Any, starts: list[int]) -> npt.NDArray[np.bool_]:
     count = starts[-1]
     if isinstance(value, str):
-        if value not in WORDS:
+        if value not in LOGITS_WORDS:
             raise UsageError(
-                f"logits={value!r:.40} is asked for",
-                f"Possible: {', '.join(WORDS)}, or a boolean for each token.",
+                f"logits={value!r:.40} is not a choice",
+                f"It must be one of {', '.join(LOGITS_WORDS)}, or a boolean for each token.",
             )
         flags = np.full(count, value == "all")
         if value == "last":
@@ -226,6 +206,6 @@ def _wanted(value: Any, starts: list[int]) -> npt.NDArray[np.bool_]:
     if flags.dtype != np.bool_ or flags.shape != (count,):
         raise UsageError(
             f"the mask of wanted logits has type {flags.dtype} and shape {flags.shape}; "
-            f"{count} booleans are expected, one for each token"
+            f"it must be {count} booleans, one for each token"
         )
     return flags

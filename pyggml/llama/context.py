@@ -1,4 +1,4 @@
-"""A context: decodes batches with a model, and remembers them."""
+"""A context: it decodes batches with a model and keeps their memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.ggml.handle import Handle
-from pyggml.llama.batch import Batch, Item, Limits, Positions, Sequences, Tokens, Wanted, make_batch
+from pyggml.llama.arguments import MAX_INT32, checked_int
+from pyggml.llama.batch import Batch, BatchLimits, Item, Positions, Sequences, Tokens, Wanted, make_batch
 from pyggml.llama.errors import AbortedError, DecodeError, NoRoomError
-from pyggml.llama.memory import Memory
+from pyggml.llama.log_capture import LogCapture
+from pyggml.llama.memory import CacheLayout, Memory
 from pyggml.llama.model import Model
-from pyggml.llama.numbers import MAX_INT32, whole
-from pyggml.llama.params import Request, add_callbacks, fill
+from pyggml.llama.params import ContextOptions, add_callbacks, context_params
 from pyggml.llama.state import State
-from pyggml.llama.words import Listener
 
 Floats = npt.NDArray[np.float32]
 _NO_ROOM, _ABORTED = 1, 2
@@ -32,7 +32,7 @@ class Perf:
     Attributes:
         prompt_ms, prompt_tokens: batches of several tokens.
         eval_ms, eval_tokens: batches of one token.
-        graphs_reused: how often the graph of the decode before fitted.
+        graphs_reused: how often the graph of the previous decode could be used again.
     """
 
     prompt_ms: float
@@ -46,12 +46,12 @@ class LlamaContext(Handle):
     """A context of a model. One thread at a time; closing the model closes it.
 
     Attributes:
-        model: what it decodes with.
-        memory: what it remembers, by sequence and position.
+        model: the model it decodes with.
+        memory: what it holds for each sequence, by position.
         n_ctx, n_ctx_seq, n_batch, n_ubatch, n_seq_max: as llama.cpp settled them.
-        kv_unified, kv_per_stream: as asked for.
-        shared: tokens may belong to several sequences (kv_unified, or there is one sequence only).
-        type_k, type_v: of the cache.
+        kv_unified, kv_per_stream: as requested.
+        shared: tokens may belong to several sequences (with kv_unified, or with a single sequence).
+        type_k, type_v: types of the cache.
         stateful: part of the memory is a recurrent state.
     """
 
@@ -86,40 +86,40 @@ class LlamaContext(Handle):
     ) -> None:
         """
         Args:
-            n_ctx: cells of the cache, rounded up to 256; 0 for as many as the model was trained with.
+            n_ctx: cells of the cache, rounded up to 256; 0 for the model's training context.
                 Without kv_unified they are divided among the sequences.
-            n_batch: most tokens of one decode.
-            n_ubatch: most tokens that are computed at once.
-            n_seq_max: sequences, numbered from 0.
+            n_batch: maximum number of tokens in one decode.
+            n_ubatch: maximum number of tokens computed at once.
+            n_seq_max: number of sequences; they are numbered from 0.
             kv_unified: one cache for all sequences instead of one for each.
-            kv_per_stream: give each of those caches tensors and buffers of its own, so that its memory can be
-                given back alone (memory.seq_release); what is computed is the same, bit for bit. Needs a build
-                with the patch per-stream-tensors.
+            kv_per_stream: give each of those caches its own tensors and buffers, so that its memory can be
+                freed separately (memory.seq_release); results are the same, bit for bit. Needs a build with
+                the patch per-stream-tensors.
             offload_kqv: keep the cache on the devices of its layers.
-            type_k, type_v: of params.CACHE_TYPES; a quantised V needs flash attention.
+            type_k, type_v: one of params.CACHE_TYPES; a quantised V needs flash attention.
             flash_attn: True, False or "auto".
-            threads, threads_batch: for one token and for several; by default every processor that this
-                process may use.
-            embeddings: keep embeddings of every token as well.
-            pooling: of params.POOLINGS; by default the model's own.
+            threads, threads_batch: for one token and for several; by default all CPUs that this process may
+                use.
+            embeddings: keep the embeddings of every token as well.
+            pooling: one of params.POOLINGS; by default the model's own.
             causal: False lets tokens attend to later ones of the same batch.
-            swa_full: give layers with a sliding window a full cache; without, they can neither be shifted
-                nor lose positions freely.
-            op_offload: compute with weights on the host on a device where it is worth it.
+            swa_full: give layers with a sliding window a full cache; otherwise they cannot be shifted, nor
+                can any of their positions be removed.
+            op_offload: compute on a device with weights that lie on the host, where that pays off.
             rope_freq_base, rope_freq_scale: 0 for the model's own.
-            abort: asked again and again while the CPU computes; True ends the decode.
+            abort: called repeatedly while the CPU computes; returning True ends the decode.
             on_node: eval callback of the scheduler, `function(tensor, ask) -> bool` with a raw
-                `struct ggml_tensor *`: asked whether a node is wanted, then told that it is computed.
+                `struct ggml_tensor *`: first asked whether a node is wanted, then called with its result.
 
         Raises:
-            UsageError: an argument that makes no sense; the message names it and the numbers.
-            PyggmlError: llama.cpp cannot make it (no device memory, no flash attention where it is needed,
-                ...); the message has its own reason.
+            UsageError: an argument makes no sense; the message names it and the numbers.
+            PyggmlError: llama.cpp cannot create it (no device memory, no flash attention where it is needed,
+                ...); the message has llama.cpp's own reason.
         """
         if model.vocab_only:
             raise UsageError(f"{model.label} was loaded with vocab_only and cannot decode")
         bindings = model._bindings
-        request = Request(
+        options = ContextOptions(
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_ubatch=n_ubatch,
@@ -144,26 +144,27 @@ class LlamaContext(Handle):
         )
         self._bindings = bindings
         with model.lease():
-            params = fill(bindings, model, request)
-            model.check_room(params, request.offload_kqv)
-            self._callbacks = add_callbacks(bindings, params, request)
-            with Listener() as listener:
+            params = context_params(bindings, model, options)
+            model.check_device_memory(params, options.offload_kqv)
+            self._callbacks = add_callbacks(bindings, params, options)
+            with LogCapture() as log:
                 pointer = bindings.guarded(bindings.lib.llama_init_from_model, model._pointer, params)
             if pointer == bindings.ffi.NULL:
                 raise PyggmlError(
                     f"cannot make a context of {model.label} with n_ctx {params.n_ctx or model.n_ctx_train}, "
-                    f"{n_seq_max} sequences and cache types {type_k} and {type_v}: {listener.reason()}",
-                    "With too little device memory: a smaller n_ctx, n_ubatch or offload_kqv=False.",
+                    f"{n_seq_max} sequences and cache types {type_k} and {type_v}: {log.reason()}",
+                    "If device memory is short, use a smaller n_ctx or n_ubatch, or offload_kqv=False.",
                 )
             self._pointer = pointer
             try:
-                self._settle(model, request)
+                self._settle(model, options)
                 super().__init__(f"context of {model.label}", model)
             except BaseException:
                 bindings.lib.llama_free(pointer)
                 raise
 
-    def _settle(self, model: Model, request: Request) -> None:
+    def _settle(self, model: Model, options: ContextOptions) -> None:
+        """Read back what llama.cpp settled."""
         lib = self._bindings.lib
         self.model = model
         self.n_ctx = int(lib.llama_n_ctx(self._pointer))
@@ -171,33 +172,32 @@ class LlamaContext(Handle):
         self.n_batch = int(lib.llama_n_batch(self._pointer))
         self.n_ubatch = int(lib.llama_n_ubatch(self._pointer))
         self.n_seq_max = int(lib.llama_n_seq_max(self._pointer))
-        self.kv_unified = bool(request.kv_unified)
-        self.kv_per_stream = bool(request.kv_per_stream)
+        self.kv_unified = bool(options.kv_unified)
+        self.kv_per_stream = bool(options.kv_per_stream)
         self.shared = self.kv_unified or self.n_seq_max == 1
-        self.type_k, self.type_v = request.type_k, request.type_v
+        self.type_k, self.type_v = options.type_k, options.type_v
         self.stateful = model.is_recurrent or model.is_hybrid
         self.pooling = int(lib.llama_pooling_type(self._pointer))
-        self._embeddings = bool(request.embeddings)
+        self._embeddings = bool(options.embeddings)
         self._encoded = False
         self._rows: npt.NDArray[np.intp] | None = None
         self._logits: Floats | None = None
-        memory = lib.llama_get_memory(self._pointer)
-        self._has_memory = memory != self._bindings.ffi.NULL
-        self.memory = Memory(self, memory)
+        layout = CacheLayout(self.n_seq_max, self.shared, self.kv_per_stream, self.stateful, self.type_k)
+        self.memory = Memory(self, self._pointer, model, layout, self._forget_outputs)
         # Without a memory, and without causal attention, a batch is computed in one piece or asserts.
-        in_one = not self._has_memory or request.causal is False
-        self._limits = Limits(
+        in_one = not self.memory or options.causal is False
+        self._limits = BatchLimits(
             tokens=min(self.n_batch, self.n_ubatch) if in_one else self.n_batch,
             vocab=model.n_vocab,
             sequences=self.n_seq_max,
             shared=self.shared,
             positions=model.n_positions,
-            jumps=model.jumps,
+            gaps=model.allows_gaps,
         )
 
     @property
     def pointer(self) -> Any:
-        """The raw `struct llama_context *`, for `pyggml.lib`; it dies with this handle."""
+        """The raw `struct llama_context *`, for `pyggml.lib`; invalid once this handle is closed."""
         self.check()
         return self._pointer
 
@@ -208,32 +208,32 @@ class LlamaContext(Handle):
         pos: Positions = None,
         logits: Wanted = "last",
     ) -> Floats:
-        """Compute a batch, remember it, and return logits: a numpy array of its own, (rows, n_vocab).
+        """Compute a batch, add it to the memory, and return logits: a new numpy array, (rows, n_vocab).
 
         Args:
-            tokens: token numbers; or a list of (tokens, seq) or (tokens, seq, pos), put into one batch.
+            tokens: token ids; or a list of (tokens, seq) or (tokens, seq, pos), put into one batch.
             seq: the sequence they continue; several, if the tokens belong to each of them.
             pos: the first position, or one for each token; by default after the sequence's last.
             logits: rows that are wanted: `last` of every item, `all`, `none`, or a boolean for each token.
 
         Raises:
-            UsageError: a token, sequence, position or mask that cannot be; a batch too large.
+            UsageError: an invalid token, sequence, position or mask; a batch too large.
             NoRoomError: no free cells; nothing was changed.
-            NoMemoryError: a sequence's memory was given back (memory.seq_release), and there is none for it.
-            AbortedError: the abort callback said so.
+            NoMemoryError: a sequence was released (memory.seq_release) and there is no memory for it now.
+            AbortedError: the abort callback ended it.
             DecodeError: the computation failed, for example for lack of device memory.
             Whatever a callback raised.
         """
         with self.using():
-            if self.model.has_encoder and self._has_memory and not self._encoded:
+            if self.model.has_encoder and self.memory and not self._encoded:
                 raise UsageError(f"{self.label} has an encoder: call encode before decode")
             return self._compute("decode", self._bindings.lib.llama_decode, tokens, seq, pos, logits)
 
     def encode(self, tokens: Tokens | Sequence[Item], seq: Sequences = 0) -> None:
-        """Give the encoder of an encoder-decoder model (or a model without memory) its input.
+        """Run the encoder of an encoder-decoder model (or of a model without memory) on its input.
 
         Raises:
-            UsageError: the model has no encoder; a token or sequence that cannot be; more than n_ubatch tokens.
+            UsageError: the model has no encoder; an invalid token or sequence; more than n_ubatch tokens.
             DecodeError: the computation failed.
         """
         with self.using():
@@ -243,48 +243,49 @@ class LlamaContext(Handle):
             self._encoded = True
 
     def logits(self) -> Floats:
-        """The rows that the last decode returned, again, as a copy.
+        """A copy of the rows that the last decode returned.
 
         Raises:
-            PyggmlError: there was none, or it failed, or a state was restored since.
+            PyggmlError: there are none: nothing was decoded yet, the last decode failed, or the memory was
+                cleared or restored since.
         """
         with self.using():
             if self._logits is None:
-                raise PyggmlError(f"{self.label} has no logits: nothing was decoded since")
+                raise PyggmlError(f"{self.label} has no logits", "Decode tokens first.")
             return self._logits.copy()
 
     def embeddings(self) -> Floats:
         """Embeddings of the tokens whose logits the last decode returned: (rows, n_embd_out), a copy.
 
         Raises:
-            PyggmlError: the context was made without `embeddings`, pools them, or nothing was decoded since.
+            PyggmlError: the context was made without `embeddings`, or pools them, or has decoded nothing.
         """
         with self.using():
             if not self._embeddings or self.pooling != self._bindings.lib.LLAMA_POOLING_TYPE_NONE:
                 raise PyggmlError(
-                    f"{self.label} keeps no embeddings of tokens",
+                    f"{self.label} does not keep embeddings of tokens",
                     "Create it with embeddings=True and pooling='none', or use pooled().",
                 )
             if self._rows is None:
-                raise PyggmlError(f"{self.label} has no embeddings: nothing was decoded since")
+                raise PyggmlError(f"{self.label} has no embeddings", "Decode tokens first.")
             start = self._bindings.lib.llama_get_embeddings(self._pointer)
             rows: Floats = self._copy(start, self._outputs, self.model.n_embd_out)[self._rows]
             return rows
 
     def pooled(self, seq: int = 0) -> Floats:
-        """The embedding of a sequence of the last batch, pooled: (n_embd_out,), a copy; scores with `rank`.
+        """The pooled embedding of a sequence of the last batch: (n_embd_out,), a copy; scores with `rank`.
 
         Raises:
             PyggmlError: the context does not pool, or the sequence was not in the last batch.
         """
         with self.using():
-            number = whole("the sequence", seq, 0, self.n_seq_max - 1)
+            seq = self._checked_seq(seq)
             lib = self._bindings.lib
             lib.llama_synchronize(self._pointer)
-            start = lib.llama_get_embeddings_seq(self._pointer, number)
+            start = lib.llama_get_embeddings_seq(self._pointer, seq)
             if self._rows is None or start == self._bindings.ffi.NULL:
                 raise PyggmlError(
-                    f"{self.label} has no pooled embedding of sequence {number}",
+                    f"{self.label} has no pooled embedding of sequence {seq}",
                     "Create it with embeddings=True and a pooling, and decode that sequence.",
                 )
             rank = self.pooling == lib.LLAMA_POOLING_TYPE_RANK
@@ -299,19 +300,19 @@ class LlamaContext(Handle):
             stop_at_end: stop after a token that ends generation.
 
         Returns:
-            The chosen tokens; of equal logits the lowest number wins.
+            The chosen tokens; of equal logits the lowest token id wins.
 
         Raises:
-            PyggmlError: see decode; or a logit is not a number.
+            PyggmlError: see decode; or a logit is NaN.
         """
-        count = whole("count", count, 0, MAX_INT32)
+        count = checked_int("count", count, 0, MAX_INT32)
         with self.using():
             row = self.decode(tokens, seq)[-1]
             chosen: list[int] = []
             while len(chosen) < count:
                 if np.isnan(row).any():
                     index = int(np.isnan(row).argmax())
-                    raise PyggmlError(f"logit {index} after {len(chosen)} chosen tokens is not a number")
+                    raise PyggmlError(f"logit {index} is NaN after {len(chosen)} chosen tokens")
                 chosen.append(int(row.argmax()))
                 ends = stop_at_end and self.model.reads_text and self.model.is_end(chosen[-1])
                 if ends or len(chosen) == count:
@@ -320,41 +321,43 @@ class LlamaContext(Handle):
             return chosen
 
     def save_state(self, seq: int | None = None) -> State:
-        """The memory of everything, or of one sequence; logits are not part of it.
+        """The whole memory, or that of one sequence; logits are not part of it.
 
         Raises:
-            PyggmlError: a shift or copy is still to be applied; or llama.cpp refuses.
+            PyggmlError: a shift or copy is pending; or llama.cpp refuses.
         """
         with self.using():
-            return State(self._save(self._number(seq)), seq, self._origin())
+            return State(self._save(None if seq is None else self._checked_seq(seq)), seq, self._origin())
 
     def restore_state(self, state: State | bytes, seq: int | None = None) -> None:
-        """Put a state back; one of a sequence into any sequence (by default its own).
+        """Restore a state; that of one sequence can go into any sequence (by default its own).
 
         Raises:
-            PyggmlError: it is cut off, damaged, of another kind of context or model, or does not fit; the
-                memory is as it was before.
+            PyggmlError: it is cut off or damaged, comes from another kind of context or model, or does not
+                fit; the memory is as it was before.
         """
         with self.using():
             if not isinstance(state, State):
                 state = State.from_bytes(state)
             if state.seq is None and seq is not None:
                 raise UsageError("the state is of a whole context and cannot go into one sequence")
-            number = self._number(state.seq if seq is None else seq)
+            target = state.seq if seq is None else seq
+            if target is not None:
+                target = self._checked_seq(target)
             self._check_origin(state)
-            self.memory.take(range(self.n_seq_max) if number is None else (number,))
-            before = self._save(number)
-            with Listener() as listener:
-                if state.data and self._restore(state.data, number) == len(state.data):
+            self.memory.ensure_held(range(self.n_seq_max) if target is None else (target,))
+            before = self._save(target)
+            with LogCapture() as log:
+                if state.data and self._restore(state.data, target) == len(state.data):
                     self._forget_outputs()
                     return
-            if self._restore(before, number) != len(before):
+            if self._restore(before, target) != len(before):
                 raise PyggmlError(
-                    f"the state could not be restored ({listener.reason()}), nor the one before it",
+                    f"the state could not be restored ({log.reason()}), and neither could the previous one",
                     "Clear the memory: context.memory.clear().",
                 )
             raise PyggmlError(
-                f"the state of {len(state.data)} bytes does not fit into {self.label}: {listener.reason()}"
+                f"the state of {len(state.data)} bytes does not fit into {self.label}: {log.reason()}"
             )
 
     @property
@@ -363,7 +366,7 @@ class LlamaContext(Handle):
         with self.using():
             self._bindings.lib.llama_synchronize(self._pointer)
             data = self._bindings.lib.llama_perf_context(self._pointer)
-            # Upstream never says 0 tokens (perf_get_data): it divides by them.
+            # Upstream never reports 0 tokens (perf_get_data), because it divides by them.
             return Perf(
                 prompt_ms=data.t_p_eval_ms,
                 prompt_tokens=data.n_p_eval if data.t_p_eval_ms else 0,
@@ -373,14 +376,14 @@ class LlamaContext(Handle):
             )
 
     def reset_perf(self) -> None:
-        """Count from 0 again."""
+        """Reset the counters to 0."""
         with self.using():
             self._bindings.lib.llama_synchronize(self._pointer)
             self._bindings.lib.llama_perf_context_reset(self._pointer)
 
     def _compute(
         self,
-        what: str,
+        operation: str,
         function: Any,
         tokens: Tokens | Sequence[Item],
         seq: Sequences,
@@ -390,49 +393,47 @@ class LlamaContext(Handle):
         items: Iterable[Any] = [(tokens, seq, pos)]
         if isinstance(tokens, Sequence) and len(tokens) and isinstance(tokens[0], tuple):
             if pos is not None or seq != 0:
-                raise UsageError("the items of the batch have their own sequences and positions")
+                raise UsageError("the items of a batch carry their own sequences and positions")
             items = tokens
-        remembers = self._has_memory and what == "decode"
-        last = self.memory.last_position if remembers else lambda seq: -1
-        batch = make_batch(items, wanted, self._limits, last)
-        self.memory.take(batch.seqs.tolist())
-        if not remembers and len(batch) > self.n_ubatch:
+        uses_memory = bool(self.memory) and operation == "decode"
+        last_position = self.memory.last_position if uses_memory else lambda seq: -1
+        batch = make_batch(items, wanted, self._limits, last_position)
+        self.memory.ensure_held(batch.seqs.tolist())
+        if not uses_memory and len(batch) > self.n_ubatch:
             raise UsageError(
-                f"the batch has {len(batch)} tokens; {what} takes the {self.n_ubatch} of n_ubatch in this context"
+                f"the batch has {len(batch)} tokens; {operation} takes at most n_ubatch ({self.n_ubatch}) here"
             )
         self._forget_outputs()
-        with Listener() as listener:
+        with LogCapture() as log:
             result = self._run(function, batch)
         if result != 0:
-            raise self._failed(what, result, batch, listener)
+            raise self._failure(operation, result, batch, log)
         return self._read(batch)
 
     def _run(self, function: Any, batch: Batch) -> int:
         ffi = self._bindings.ffi
-        # Pooled, and without memory, llama.cpp computes outputs of all tokens whatever is asked for.
+        # With pooling, and without memory, llama.cpp computes the outputs of all tokens regardless of flags.
         flags = np.ones(len(batch), np.int8) if self._all_outputs else batch.wanted.astype(np.int8)
         starts = np.concatenate(([0], np.cumsum(batch.counts[:-1]))).astype(np.uint64)
         seqs = ffi.from_buffer("llama_seq_id[]", batch.seqs)
         rows = int(ffi.cast("uintptr_t", seqs)) + starts * np.uint64(4)
-        given = ffi.new("struct llama_batch *")
-        given.n_tokens = len(batch)
-        given.token = keep_0 = ffi.from_buffer("llama_token[]", batch.token)
-        given.pos = keep_1 = ffi.from_buffer("llama_pos[]", batch.pos)
-        given.n_seq_id = keep_2 = ffi.from_buffer("int32_t[]", batch.counts)
-        given.seq_id = ffi.cast("llama_seq_id **", ffi.from_buffer(rows))
-        given.logits = keep_3 = ffi.from_buffer("int8_t[]", flags)
-        guard = self._bindings.guard()
-        with guard:
-            result = int(function(self._pointer, given[0]))
+        c_batch = ffi.new("struct llama_batch *")
+        c_batch.n_tokens = len(batch)
+        c_batch.token = keep_0 = ffi.from_buffer("llama_token[]", batch.token)
+        c_batch.pos = keep_1 = ffi.from_buffer("llama_pos[]", batch.pos)
+        c_batch.n_seq_id = keep_2 = ffi.from_buffer("int32_t[]", batch.counts)
+        c_batch.seq_id = ffi.cast("llama_seq_id **", ffi.from_buffer(rows))
+        c_batch.logits = keep_3 = ffi.from_buffer("int8_t[]", flags)
+        with self._bindings.guard():
+            result = int(function(self._pointer, c_batch[0]))
             if result == 0:
-                # Computation may still be going on, and its callbacks' exceptions belong here.
+                # Computation may still be running, and exceptions of its callbacks are to be raised here.
                 self._bindings.lib.llama_synchronize(self._pointer)
         del keep_0, keep_1, keep_2, keep_3
         return result
 
     def _read(self, batch: Batch) -> Floats:
-        if self._has_memory:
-            self.memory.applied()
+        self.memory.applied()
         self._outputs = len(batch) if self._all_outputs else int(batch.wanted.sum())
         rows = np.flatnonzero(batch.wanted)
         self._rows = rows if self._all_outputs else np.arange(self._outputs)
@@ -445,13 +446,13 @@ class LlamaContext(Handle):
 
     @property
     def _all_outputs(self) -> bool:
-        return self._embeddings or not self._has_memory or self.model.has_encoder
+        return self._embeddings or not self.memory or self.model.has_encoder
 
     def _copy(self, start: Any, rows: int, width: int) -> Floats:
-        whole_buffer = self._bindings.ffi.buffer(start, rows * width * 4)
-        return np.frombuffer(whole_buffer, np.float32).reshape(rows, width).copy()
+        buffer = self._bindings.ffi.buffer(start, rows * width * 4)
+        return np.frombuffer(buffer, np.float32).reshape(rows, width).copy()
 
-    def _failed(self, what: str, result: int, batch: Batch, listener: Listener) -> PyggmlError:
+    def _failure(self, operation: str, result: int, batch: Batch, log: LogCapture) -> PyggmlError:
         if result < -1 or result == _ABORTED:
             self.memory.applied()
         seqs = sorted(set(batch.seqs.tolist()))
@@ -463,27 +464,27 @@ class LlamaContext(Handle):
                 "Remove positions (memory.seq_rm), or create the context with a larger n_ctx.",
             )
         if result == _ABORTED:
-            return AbortedError(f"the abort callback ended the {what} of {len(batch)} tokens; {ends}")
+            return AbortedError(f"the abort callback ended the {operation} of {len(batch)} tokens; {ends}")
         return DecodeError(
-            f"llama.cpp could not {what} {len(batch)} tokens (result {result}): {listener.reason()}; {ends}"
+            f"llama.cpp could not {operation} {len(batch)} tokens (result {result}): {log.reason()}; {ends}"
         )
 
-    def _number(self, seq: int | None) -> int | None:
-        return None if seq is None else whole("the sequence", seq, 0, self.n_seq_max - 1)
+    def _checked_seq(self, seq: int) -> int:
+        return checked_int("the sequence", seq, 0, self.n_seq_max - 1)
 
     def _save(self, seq: int | None) -> bytes:
         self.memory.check_applied("saved")
         ffi, lib = self._bindings.ffi, self._bindings.lib
-        more = () if seq is None else (seq,)
-        kind = "llama_state" if seq is None else "llama_state_seq"
-        with Listener() as listener:
-            size = getattr(lib, f"{kind}_get_size")(self._pointer, *more)
+        seq_argument = () if seq is None else (seq,)
+        prefix = "llama_state" if seq is None else "llama_state_seq"
+        with LogCapture() as log:
+            size = getattr(lib, f"{prefix}_get_size")(self._pointer, *seq_argument)
             buffer = bytearray(size)
-            into = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
-            written = getattr(lib, f"{kind}_get_data")(self._pointer, into, size, *more)
-        ffi.release(into)
+            target = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
+            written = getattr(lib, f"{prefix}_get_data")(self._pointer, target, size, *seq_argument)
+        ffi.release(target)
         if written != size or not size:
-            raise PyggmlError(f"the state of {self.label} cannot be saved: {listener.reason()}")
+            raise PyggmlError(f"the state of {self.label} cannot be saved: {log.reason()}")
         return bytes(buffer)
 
     def _restore(self, data: bytes, seq: int | None) -> int:
@@ -510,7 +511,8 @@ class LlamaContext(Handle):
         for name in {**ours, **state.origin}:
             if ours.get(name) != state.origin.get(name):
                 raise PyggmlError(
-                    f"the state is of another kind of context: {name} {state.origin.get(name)}, here {ours.get(name)}"
+                    f"the state is from another kind of context: {name} is {state.origin.get(name)} there and "
+                    f"{ours.get(name)} here"
                 )
 
     def _forget_outputs(self) -> None:
@@ -518,7 +520,7 @@ class LlamaContext(Handle):
 
     def _release(self) -> None:
         lib = self._bindings.lib
-        with Listener():
+        with LogCapture():
             lib.llama_free(self._pointer)
         for callback in self._callbacks:
             callback.close()

@@ -1,4 +1,4 @@
-"""The devices that a model is to use, by name or as devices of the ggml layer."""
+"""Selects the devices of a model, by name or from devices of the ggml layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyggml.native.load import Bindings
 
 @runtime_checkable
 class HasName(Protocol):
-    """A device of the ggml layer, which is found by its name again."""
+    """A device of the ggml layer; it is looked up by name."""
 
     @property
     def name(self) -> str: ...
@@ -22,7 +22,7 @@ DeviceLike: TypeAlias = "str | HasName"
 
 
 @dataclass(frozen=True)
-class Found:
+class RegisteredDevice:
     """A device in ggml's registry."""
 
     name: str
@@ -37,58 +37,57 @@ class Found:
         return int(free[0]), int(total[0])
 
 
-def find_devices(
+def select_devices(
     bindings: Bindings, wanted: Sequence[DeviceLike] | None, split_mode: str, most: int
-) -> list[Found]:
-    """The devices by name, or those that llama.cpp would take by itself (src/llama.cpp).
+) -> list[RegisteredDevice]:
+    """The wanted devices, or those that llama.cpp uses by default (src/llama.cpp).
 
     Raises:
-        UsageError: a name that no device has, a CPU, one device twice, or more than llama.cpp takes.
+        UsageError: an unknown name, a CPU, the same device twice, or more than llama.cpp supports.
     """
     lib = bindings.lib
-    known = [_found(bindings, lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count())]
+    known = [_registered(bindings, lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count())]
     if wanted is None:
-        found = [one for one in known if _is_default(bindings, one, split_mode)]
+        selected = [device for device in known if _is_default(bindings, device, split_mode)]
     else:
         if isinstance(wanted, str):
-            raise UsageError(f"devices is the text {wanted!r}", "Write a list of names: devices=['VDEV0'].")
-        found = [_find(bindings, known, one) for one in wanted]
-    names = [one.name for one in found]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UsageError(f"the device {twice[0]} is asked for {names.count(twice[0])} times")
-    if len(found) > most:
-        raise UsageError(f"{len(found)} devices asked for; llama.cpp takes {most}")
-    if split_mode == "tensor" and not found:
-        raise UsageError("split_mode 'tensor' needs at least one device", _listed(bindings, known))
-    return found
+            raise UsageError(f"devices is the string {wanted!r}", "Pass a list of names: devices=['VDEV0'].")
+        selected = [_select(bindings, known, one) for one in wanted]
+    names = [device.name for device in selected]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise UsageError(f"the device {repeated[0]} is listed {names.count(repeated[0])} times")
+    if len(selected) > most:
+        raise UsageError(f"{len(selected)} devices requested; llama.cpp supports at most {most}")
+    if split_mode == "tensor" and not selected:
+        raise UsageError("split_mode 'tensor' needs at least one device", _available(bindings, known))
+    return selected
 
 
-def _find(bindings: Bindings, known: list[Found], wanted: DeviceLike) -> Found:
+def _select(bindings: Bindings, known: list[RegisteredDevice], wanted: DeviceLike) -> RegisteredDevice:
     name = wanted if isinstance(wanted, str) else getattr(wanted, "name", None)
-    for one in known:
-        if isinstance(name, str) and one.name.casefold() == name.casefold():
-            if not _may_compute(bindings, one):
+    for device in known:
+        if isinstance(name, str) and device.name.casefold() == name.casefold():
+            if _is_cpu(bindings, device):
                 raise UsageError(
-                    f"{one.name} is a CPU, which computes anyway",
-                    "Leave it away; devices=() is the CPU alone.",
+                    f"{device.name} is a CPU, which is always used",
+                    "Leave it out; devices=() means the CPU alone.",
                 )
-            return one
-    raise UsageError(f"there is no device {wanted!r:.60}", _listed(bindings, known))
+            return device
+    raise UsageError(f"there is no device {wanted!r:.60}", _available(bindings, known))
 
 
-def _found(bindings: Bindings, pointer: Any) -> Found:
+def _registered(bindings: Bindings, pointer: Any) -> RegisteredDevice:
     name = bindings.ffi.string(bindings.lib.ggml_backend_dev_name(pointer)).decode("utf-8", "replace")
-    return Found(name, pointer, bindings)
+    return RegisteredDevice(name, pointer, bindings)
 
 
-def _may_compute(bindings: Bindings, device: Found) -> bool:
-    return bool(
-        bindings.lib.ggml_backend_dev_type(device.pointer) != bindings.lib.GGML_BACKEND_DEVICE_TYPE_CPU
-    )
+def _is_cpu(bindings: Bindings, device: RegisteredDevice) -> bool:
+    lib = bindings.lib
+    return bool(lib.ggml_backend_dev_type(device.pointer) == lib.GGML_BACKEND_DEVICE_TYPE_CPU)
 
 
-def _is_default(bindings: Bindings, device: Found, split_mode: str) -> bool:
+def _is_default(bindings: Bindings, device: RegisteredDevice, split_mode: str) -> bool:
     lib = bindings.lib
     if split_mode == "tensor":
         return bool(lib.ggml_backend_dev_buffer_type(device.pointer) != lib.ggml_backend_cpu_buffer_type())
@@ -96,6 +95,6 @@ def _is_default(bindings: Bindings, device: Found, split_mode: str) -> bool:
     return kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU)
 
 
-def _listed(bindings: Bindings, known: list[Found]) -> str:
-    names = [one.name for one in known if _may_compute(bindings, one)]
-    return f"There are: {', '.join(names)}." if names else "There is no device beside the CPU."
+def _available(bindings: Bindings, known: list[RegisteredDevice]) -> str:
+    names = [device.name for device in known if not _is_cpu(bindings, device)]
+    return f"Available: {', '.join(names)}." if names else "The CPU is the only device."

@@ -1,4 +1,4 @@
-"""What can go wrong in a decode, for those who want to tell it apart."""
+"""What can go wrong in a decode, as separate classes for those who need to tell them apart."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pyggml.errors import PyggmlError
 
 
 class NoMemoryError(PyggmlError):
-    """A device, or the system, has no memory for what was to be kept there; nothing was changed."""
+    """A device, or the system, has not enough memory; nothing was changed."""
 
 
 class DecodeError(PyggmlError):
-    """llama.cpp could not decode a batch; what of it was processed stays in the memory."""
+    """llama.cpp could not decode a batch; the part it had processed stays in the memory."""
 
 
 class NoRoomError(DecodeError):
@@ -18,4 +18,4 @@ class NoRoomError(DecodeError):
 
 
 class AbortedError(DecodeError):
-    """The abort callback ended the computation; the parts of the batch done before stay in the memory."""
+    """The abort callback ended the computation; the part of the batch done before stays in the memory."""

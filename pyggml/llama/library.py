@@ -1,4 +1,4 @@
-"""The loaded build, ready for llama.cpp's calls."""
+"""The active build's bindings, initialised for llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any
 
 from pyggml.native.load import Bindings, load
 
-_begun = False
+_initialized = False
 
 
 def library() -> Bindings:
-    """The active build's bindings; backends that are files of their own are loaded the first time.
+    """The active build's bindings; the first call loads backends that are separate files.
 
     Raises:
         PyggmlError: see pyggml.native.load.load.
     """
-    global _begun
+    global _initialized
     bindings = load()
-    if not _begun:
+    if not _initialized:
         if bindings.lib.ggml_backend_reg_count() == 0:
             bindings.lib.ggml_backend_load_all_from_path(os.fsencode(bindings.build.bin_dir))
         bindings.lib.llama_backend_init()
-        _begun = True
+        _initialized = True
     return bindings
 
 
 def text_of(bindings: Bindings, call: Any, *arguments: Any) -> str | None:
-    """What a function of the kind `length f(..., char * buf, size_t size)` writes; None when it refuses.
+    """What a function of the form `length f(..., char * buf, size_t size)` writes; None if it fails.
 
-    Text is UTF-8 with what is not replaced: it comes out of a model file.
+    Bytes that are not UTF-8 are replaced: the text comes from a model file.
     """
     size = 256
     while True:

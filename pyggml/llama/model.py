@@ -1,4 +1,4 @@
-"""A model file, loaded."""
+"""Loading a model file, and what the model says about itself."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Self
 
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.ggml.handle import Handle
+from pyggml.llama.arguments import MAX_INT32, checked_choice, checked_int
 from pyggml.llama.batch import Tokens
-from pyggml.llama.devices import DeviceLike, Found, find_devices
-from pyggml.llama.header import Header
+from pyggml.llama.device_memory import DeviceMemory, normalized_shares
+from pyggml.llama.devices import DeviceLike, RegisteredDevice, select_devices
+from pyggml.llama.gguf_header import GgufHeader
 from pyggml.llama.library import library, text_of
-from pyggml.llama.numbers import MAX_INT32, choice, whole
-from pyggml.llama.room import Rehearsal, check_weights, shares_of
+from pyggml.llama.log_capture import LogCapture
 from pyggml.llama.vocab import Vocab
-from pyggml.llama.words import Listener
 from pyggml.native.load import Bindings
 
 SPLIT_MODES = ("none", "layer", "row", "tensor")
 LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap_mlock", "direct_io")
 _MAGIC = b"GGUF"
-_MOST_LAYERS = 512
+_MAX_LAYERS = 512
 """LLAMA_MAX_LAYERS (src/llama-hparams.h)."""
 
 
@@ -32,8 +32,8 @@ class Model(Handle):
 
     Attributes:
         path: the file.
-        vocab_only: there are no weights, only the vocabulary and the metadata.
-        split_mode: how the weights lie on the devices.
+        vocab_only: only the vocabulary and the metadata are loaded, no weights.
+        split_mode: how the weights are distributed over the devices.
     """
 
     path: Path
@@ -47,20 +47,22 @@ class Model(Handle):
         path: Path,
         vocab_only: bool,
         split_mode: str,
-        rehearse: Callable[[Any, bool], None] | None,
-        devices: Sequence[Found],
+        device_memory: DeviceMemory | None,
     ) -> None:
-        """For Model.load, which see."""
-        self._rehearse = rehearse
-        self._devices = tuple(devices)
+        """For Model.load.
+
+        Args:
+            device_memory: checks what llama.cpp does not; None where llama.cpp reports failures itself.
+        """
+        self._device_memory = device_memory
         self._bindings = bindings
         self._pointer = pointer
         self.path = path
         self.vocab_only = vocab_only
         self.split_mode = split_mode
         self._vocab = Vocab(bindings, pointer)
-        # A position beyond such a table is an assertion in ggml's get_rows.
-        with Header(bindings, path) as header:
+        # A position beyond such a table fails an assertion in ggml's get_rows.
+        with GgufHeader(bindings, path) as header:
             self._learned_positions = header.has_tensor("position_embd.weight")
         super().__init__(f"model {path.name!r}")
 
@@ -83,24 +85,24 @@ class Model(Handle):
         """Load a GGUF file; of several parts, the first.
 
         Args:
-            devices: what computes beside the CPU, as names or devices; none at all: `()`. By default every
-                device that is not a CPU, for `tensor` every one whose memory is not the CPU's.
+            devices: what computes besides the CPU, as names or devices; `()` for the CPU alone. By default all
+                GPUs, and with `tensor` all devices whose memory is not the CPU's.
             split_mode: `none` (all on `main_device`), `layer`, `row`, or `tensor` (each tensor split over
                 all devices; needs flash attention, and not every architecture can).
             main_device: index in `devices`, for `none`.
-            tensor_split: share of each device, in any unit; by default its free memory decides, and
-                equal shares for `tensor`.
-            gpu_layers: how many layers, from the last, lie on devices; by default all.
+            tensor_split: share of each device, in any unit; by default in proportion to its free memory, and
+                equal with `tensor`.
+            gpu_layers: how many layers, counted from the last, go on the devices; by default all.
             load_mode: one of LOAD_MODES.
             check_tensors: look for invalid values in quantised weights.
-            repack: let the CPU rearrange weights to compute faster; off, its results equal those of
-                devices more often bit for bit.
-            progress: called with 0.0 to 1.0; returning False (or raising) ends the loading.
+            repack: let the CPU rearrange weights to compute faster; without, its results are more often the
+                same as those of devices, bit for bit.
+            progress: called with 0.0 to 1.0; returning False (or raising) stops the loading.
 
         Raises:
-            UsageError: an argument that makes no sense; the message names it and the numbers.
-            PyggmlError: no such file, no GGUF file, cut off, unknown architecture, not enough device
-                memory, a split that the architecture does not support, or ended by `progress`; the
+            UsageError: an argument makes no sense; the message names it and the numbers.
+            PyggmlError: no such file, not a GGUF file, cut off, unknown architecture, not enough device
+                memory, a split that the architecture does not support, or stopped by `progress`; the
                 message has llama.cpp's own reason.
         """
         bindings = library()
@@ -110,70 +112,68 @@ class Model(Handle):
         _check_header(bindings, path)
         params = lib.llama_model_default_params()
         keep: list[Any] = []
-        params.split_mode = choice(
+        params.split_mode = checked_choice(
             "split_mode", split_mode, {m: getattr(lib, f"LLAMA_SPLIT_MODE_{m.upper()}") for m in SPLIT_MODES}
         )
-        params.load_mode = choice(
+        params.load_mode = checked_choice(
             "load_mode", load_mode, {m: getattr(lib, f"LLAMA_LOAD_MODE_{m.upper()}") for m in LOAD_MODES}
         )
         most = int(lib.llama_max_devices())
-        found = find_devices(bindings, devices, split_mode, most)
+        selected = select_devices(bindings, devices, split_mode, most)
         if devices is not None:
-            listed = ffi.new("ggml_backend_dev_t[]", [*(one.pointer for one in found), ffi.NULL])
-            keep.append(listed)
-            params.devices = listed
-        if split_mode == "none" and found:
-            params.main_gpu = whole("main_device", main_device, 0, len(found) - 1)
+            keep.append(ffi.new("ggml_backend_dev_t[]", [*(device.pointer for device in selected), ffi.NULL]))
+            params.devices = keep[-1]
+        if split_mode == "none" and selected:
+            params.main_gpu = checked_int("main_device", main_device, 0, len(selected) - 1)
         if tensor_split is not None:
-            shares = _shares(tensor_split, len(found), most)
+            shares = _checked_shares(tensor_split, len(selected), most)
             keep.append(ffi.new("float[]", shares))
             params.tensor_split = keep[-1]
-        params.n_gpu_layers = -1 if gpu_layers is None else whole("gpu_layers", gpu_layers, 0, MAX_INT32)
+        params.n_gpu_layers = (
+            -1 if gpu_layers is None else checked_int("gpu_layers", gpu_layers, 0, MAX_INT32)
+        )
         params.vocab_only = bool(vocab_only)
         params.check_tensors = bool(check_tensors)
         params.use_extra_bufts = bool(repack)
         callback = bindings.callbacks.make("progress", _Progress(progress))
         params.progress_callback = callback.pointer
         params.progress_callback_user_data = callback.data
-        rehearse = None
+        device_memory = None
         if split_mode == "tensor" and not vocab_only:
-            parts = shares_of(tensor_split, len(found))
-            check_weights(bindings, path, found, parts)
-
-            def rehearse(context_params: Any, cache_on_devices: bool) -> None:
-                _rehearse(bindings, path, (params, keep), found, parts, context_params, cache_on_devices)
-
-        with Listener() as listener:
+            parts = normalized_shares(tensor_split, len(selected))
+            device_memory = DeviceMemory(bindings, path, selected, parts, params, keep)
+            device_memory.check_weights()
+        with LogCapture() as log:
             pointer = bindings.guarded(lib.llama_model_load_from_file, os.fsencode(path), params)
         if pointer == ffi.NULL:
-            raise _refused(path, listener, callback.function, found)
+            raise _load_failure(path, log, callback.function, selected)
         try:
-            return cls(bindings, pointer, path, bool(vocab_only), split_mode, rehearse, found)
+            return cls(bindings, pointer, path, bool(vocab_only), split_mode, device_memory)
         except BaseException:
             lib.llama_model_free(pointer)
             raise
 
     @property
     def pointer(self) -> Any:
-        """The raw `struct llama_model *`, for `pyggml.lib`; it dies with this handle."""
+        """The raw `struct llama_model *`, for `pyggml.lib`; invalid once this handle is closed."""
         self.check()
         return self._pointer
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Every key and value of the file as llama.cpp prints them; long lists are shortened."""
+        """All keys and values of the file as llama.cpp prints them; long lists are shortened."""
         with self.using():
-            lib, found = self._bindings.lib, {}
+            lib, values = self._bindings.lib, {}
             for index in range(lib.llama_model_meta_count(self._pointer)):
                 key = text_of(self._bindings, lib.llama_model_meta_key_by_index, self._pointer, index)
                 value = text_of(self._bindings, lib.llama_model_meta_val_str_by_index, self._pointer, index)
                 if key is not None and value is not None:
-                    found[key] = value
-            return found
+                    values[key] = value
+            return values
 
     @property
     def architecture(self) -> str:
-        """As general.architecture of the file names it."""
+        """The file's general.architecture."""
         self.check()
         key = b"general.architecture"
         lib = self._bindings.lib
@@ -196,7 +196,7 @@ class Model(Handle):
 
     @property
     def n_vocab(self) -> int:
-        """How many token numbers there are."""
+        """Number of token ids."""
         self.check()
         return self._vocab.size
 
@@ -210,7 +210,7 @@ class Model(Handle):
 
     @property
     def n_embd_out(self) -> int:
-        """Width of what `embeddings` of a context returns."""
+        """Width of the embeddings that a context returns."""
         return self._of_weights("llama_model_n_embd_out")
 
     @property
@@ -230,19 +230,19 @@ class Model(Handle):
 
     @property
     def head_size(self) -> int:
-        """Width of a K head as the cache holds it."""
+        """Width of a K head in the cache."""
         size = self.metadata.get(f"{self.architecture}.attention.key_length")
         return int(size) if size and size.isdecimal() else self.n_embd // max(self.n_head, 1)
 
     @property
     def rotates_whole_heads(self) -> bool:
-        """Whether rotary embedding turns all of a K head."""
+        """Whether rotary embedding covers all of a K head."""
         size = self.metadata.get(f"{self.architecture}.rope.dimension_count")
         return size is None or size == str(self.head_size)
 
     @property
     def one_kind_of_window(self) -> bool:
-        """Whether there are sliding windows, and possibly in every layer, so that the other cache is empty."""
+        """Whether every layer may have a sliding window, so that the cache of the other layers is empty."""
         if not self.n_swa:
             return False
         pattern = self.metadata.get(f"{self.architecture}.attention.sliding_window_pattern", "")
@@ -256,11 +256,11 @@ class Model(Handle):
 
     @property
     def n_positions(self) -> int:
-        """How many positions a token can have: those of a learned table, else all that a number can be."""
+        """Number of possible positions: the size of a learned table, otherwise unlimited (an int32)."""
         return self.n_ctx_train if self._learned_positions else MAX_INT32
 
     @property
-    def jumps(self) -> bool:
+    def allows_gaps(self) -> bool:
         """Whether positions may leave gaps: tokens have several position values (M-RoPE)."""
         lib = self._bindings.lib
         kinds = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
@@ -280,7 +280,7 @@ class Model(Handle):
 
     @property
     def reads_text(self) -> bool:
-        """Whether there is a vocabulary to tokenize with."""
+        """Whether there is a vocabulary for text."""
         self.check()
         return self._vocab.reads_text
 
@@ -303,33 +303,31 @@ class Model(Handle):
         """The tokens of a text.
 
         Args:
-            special: add BOS and EOS where the model wants them.
-            parse_special: read `<s>` and the like in the text as what they name.
+            special: add BOS and EOS where the model asks for them.
+            parse_special: parse `<s>` and the like in the text as special tokens.
 
         Raises:
             PyggmlError: the model has no vocabulary, or it lacks a character or a special token.
         """
-        lease = self.lease()
-        with lease:
+        with self.lease():
             return self._vocab.tokenize(text, bool(special), bool(parse_special))
 
     def detokenize(
         self, tokens: Tokens, *, remove_special: bool = False, unparse_special: bool = False
     ) -> str:
-        """The text of tokens; bytes that are no UTF-8 (half a character) become U+FFFD.
+        """The text of tokens; bytes that are not UTF-8 (half a character) become U+FFFD.
 
         Raises:
-            UsageError: a number that is no token.
+            UsageError: a number that is not a token id.
             PyggmlError: the model has no vocabulary.
         """
-        lease = self.lease()
-        with lease:
+        with self.lease():
             return self._vocab.detokenize(tokens, bool(remove_special), bool(unparse_special)).decode(
                 "utf-8", "replace"
             )
 
-    def check_room(self, context_params: Any, cache_on_devices: bool) -> None:
-        """Raise if a context would not fit on devices that a failed allocation of theirs would abort.
+    def check_device_memory(self, context_params: Any, cache_on_devices: bool) -> None:
+        """Raise if a context does not fit, where a failed allocation would abort (split mode `tensor`).
 
         Args:
             context_params: `struct llama_context_params`, without callbacks.
@@ -337,19 +335,19 @@ class Model(Handle):
         Raises:
             PyggmlError: with the device and the numbers.
         """
-        if self._rehearse is not None:
-            self._rehearse(context_params, cache_on_devices)
+        if self._device_memory is not None:
+            self._device_memory.check_context(context_params, cache_on_devices)
 
     def free_memory(self) -> dict[str, int]:
-        """Free bytes of the devices that a failed allocation of theirs would abort; see check_room."""
-        return {one.name: one.memory()[0] for one in self._devices} if self._rehearse is not None else {}
+        """Free bytes by device, where a failed allocation would abort; otherwise empty."""
+        return self._device_memory.free() if self._device_memory is not None else {}
 
     def _number(self, function: str) -> int:
         self.check()
         return int(getattr(self._bindings.lib, function)(self._pointer))
 
     def _of_weights(self, function: str) -> int:
-        """Hyperparameters are not read with vocab_only, and llama.cpp aborts for heads of layer 0 of 0."""
+        """vocab_only does not read the hyperparameters; with no layers llama.cpp would abort here."""
         if self.vocab_only:
             raise PyggmlError(
                 f"{self.label} was loaded with vocab_only: there is no {function.removeprefix('llama_model_')}",
@@ -362,7 +360,7 @@ class Model(Handle):
 
 
 class _Progress:
-    """The user's function for C: a forgotten return value goes on."""
+    """The user's function, for C: returning nothing means to go on."""
 
     def __init__(self, function: Callable[[float], bool | None] | None) -> None:
         self._function = function
@@ -375,37 +373,6 @@ class _Progress:
         return True
 
 
-def _rehearse(
-    bindings: Bindings,
-    path: Path,
-    loading: tuple[Any, list[Any]],
-    devices: Sequence[Found],
-    shares: Sequence[float],
-    context_params: Any,
-    cache_on_devices: bool,
-) -> None:
-    """Load the metadata alone and make a context without memory behind it: its log has the sizes."""
-    ffi, lib = bindings.ffi, bindings.lib
-    params = ffi.new("struct llama_model_params *", loading[0])[0]
-    params.no_alloc = True
-    params.load_mode = lib.LLAMA_LOAD_MODE_NONE
-    quiet = bindings.callbacks.make("progress", lambda fraction: True)
-    params.progress_callback, params.progress_callback_user_data = quiet.pointer, quiet.data
-    with Rehearsal() as rehearsal:
-        model = bindings.guarded(lib.llama_model_load_from_file, os.fsencode(path), params)
-        if model == ffi.NULL:
-            return
-        try:
-            context = bindings.guarded(lib.llama_init_from_model, model, context_params)
-            heads = int(lib.llama_model_n_head_kv(model)) if lib.llama_model_n_layer(model) else 0
-            if context != ffi.NULL:
-                lib.llama_free(context)
-        finally:
-            lib.llama_model_free(model)
-    if context != ffi.NULL:
-        rehearsal.check(devices, shares, heads, cache_on_devices)
-
-
 def _check_file(path: Path) -> None:
     try:
         with path.open("rb") as file:
@@ -414,37 +381,38 @@ def _check_file(path: Path) -> None:
         why = error.strerror if isinstance(error, OSError) else error
         raise PyggmlError(f"cannot read the model {path}: {why}") from error
     if start != _MAGIC:
-        raise PyggmlError(f"{path} is no GGUF file: it begins with {start!r}, not {_MAGIC!r}")
+        raise PyggmlError(f"{path} is not a GGUF file: it begins with {start!r}, not {_MAGIC!r}")
 
 
 def _check_header(bindings: Bindings, path: Path) -> None:
-    """What loading asserts on: llama_vocab::impl::load and llama_model_base::load_hparams."""
-    with Listener(), Header(bindings, path) as header:
-        twice, layers = header.token_twice(), header.layers()
-    if twice is not None:
+    """Check what loading asserts on: llama_vocab::impl::load and llama_model_base::load_hparams."""
+    with LogCapture(), GgufHeader(bindings, path) as header:
+        duplicate, layers = header.duplicate_token(), header.layers()
+    if duplicate is not None:
+        first, second, text = duplicate
+        raise PyggmlError(f"cannot load {path}: its tokens {first} and {second} are both {text!r:.80}")
+    if layers is not None and not 1 <= layers <= _MAX_LAYERS:
         raise PyggmlError(
-            f"cannot load {path}: its tokens {twice[0]} and {twice[1]} are both {twice[2]!r:.80}"
-        )
-    if layers is not None and not 1 <= layers <= _MOST_LAYERS:
-        raise PyggmlError(
-            f"cannot load {path}: it says that it has {layers} layers; 1 to {_MOST_LAYERS} are possible"
+            f"cannot load {path}: it claims to have {layers} layers; llama.cpp supports 1 to {_MAX_LAYERS}"
         )
 
 
-def _shares(values: Sequence[float], count: int, most: int) -> list[float]:
+def _checked_shares(values: Sequence[float], count: int, most: int) -> list[float]:
     shares = [float(value) for value in values]
     if len(shares) > count or not shares:
         raise UsageError(f"tensor_split has {len(shares)} shares for {count} devices")
     if any(not math.isfinite(share) or share < 0 for share in shares) or sum(shares) <= 0:
-        raise UsageError(f"tensor_split is {shares}; shares are 0 or more, and not all 0")
+        raise UsageError(f"tensor_split is {shares}; shares must be 0 or more, and not all 0")
     return shares + [0.0] * (most - len(shares))
 
 
-def _refused(path: Path, listener: Listener, progress: Any, devices: Sequence[Any]) -> PyggmlError:
+def _load_failure(
+    path: Path, log: LogCapture, progress: Any, devices: Sequence[RegisteredDevice]
+) -> PyggmlError:
     if progress is not None and progress.stopped:
-        return PyggmlError(f"loading {path} was ended by the progress function")
+        return PyggmlError(f"loading {path} was stopped by the progress function")
     hint = None
-    if any("alloc" in line for line in listener.lines) and devices:
-        free = ", ".join(f"{one.name} {one.memory()[0]:,}" for one in devices)
+    if any("alloc" in line for line in log.lines) and devices:
+        free = ", ".join(f"{device.name} {device.memory()[0]:,}" for device in devices)
         hint = f"Free bytes of the devices: {free}. Use more devices, or fewer gpu_layers."
-    return PyggmlError(f"cannot load {path} ({path.stat().st_size:,} bytes): {listener.reason()}", hint)
+    return PyggmlError(f"cannot load {path} ({path.stat().st_size:,} bytes): {log.reason()}", hint)

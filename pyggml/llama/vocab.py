@@ -1,4 +1,4 @@
-"""Text to tokens and back, through a model's own vocabulary."""
+"""Text to tokens and back, with a model's own vocabulary."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import functools
 from typing import Any
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.llama.batch import Tokens, int_array
-from pyggml.llama.numbers import MAX_INT32, whole
+from pyggml.llama.arguments import MAX_INT32, checked_int, checked_int32_array
+from pyggml.llama.batch import Tokens
 from pyggml.native.load import Bindings
 
 _SPACE = "\u2581"
 
 
 class Vocab:
-    """The vocabulary of an open model; Model checks that it is open before it calls this."""
+    """The vocabulary of an open model; Model checks that it is open before each call."""
 
     def __init__(self, bindings: Bindings, model: Any) -> None:
         self._ffi = bindings.ffi
@@ -32,7 +32,9 @@ class Vocab:
     def is_end(self, token: int) -> bool:
         """Whether generation ends with this token."""
         self._check_text()
-        return bool(self._lib.llama_vocab_is_eog(self._vocab, whole("the token", token, 0, self.size - 1)))
+        return bool(
+            self._lib.llama_vocab_is_eog(self._vocab, checked_int("the token", token, 0, self.size - 1))
+        )
 
     def tokenize(self, text: str, special: bool, parse_special: bool) -> list[int]:
         self._check_text()
@@ -41,7 +43,7 @@ class Vocab:
         except UnicodeEncodeError as error:
             raise UsageError(f"the text cannot be tokenized: {error}") from error
         if len(data) > MAX_INT32 // 2:
-            raise UsageError(f"the text has {len(data)} bytes; {MAX_INT32 // 2} are possible")
+            raise UsageError(f"the text has {len(data):,} bytes; the limit is {MAX_INT32 // 2:,}")
         if special:
             self._check_special()
         if self.kind == self._lib.LLAMA_VOCAB_TYPE_SPM:
@@ -49,32 +51,32 @@ class Vocab:
         capacity = len(data) + 8
         while True:
             tokens = self._ffi.new("llama_token[]", capacity)
-            found = self._lib.llama_tokenize(
+            count = self._lib.llama_tokenize(
                 self._vocab, data, len(data), tokens, capacity, special, parse_special
             )
-            if found >= 0:
-                return list(self._ffi.unpack(tokens, found)) if found else []
-            if -found <= capacity:
-                raise PyggmlError(f"the text of {len(data)} bytes has more tokens than can be counted")
-            capacity = -found
+            if count >= 0:
+                return list(self._ffi.unpack(tokens, count)) if count else []
+            if -count <= capacity:
+                raise PyggmlError(f"the text of {len(data):,} bytes has too many tokens to count")
+            capacity = -count
 
     def detokenize(self, tokens: Tokens, special: bool, unparse_special: bool) -> bytes:
         self._check_text()
         if len(tokens) == 0:
             return b""
-        array = int_array("the tokens", tokens, 0, self.size - 1)
-        given = self._ffi.from_buffer("llama_token[]", array)
+        array = checked_int32_array("the tokens", tokens, 0, self.size - 1)
+        ids = self._ffi.from_buffer("llama_token[]", array)
         capacity = 16 * len(array) + 64
         while True:
             text = self._ffi.new("char[]", capacity)
-            found = self._lib.llama_detokenize(
-                self._vocab, given, len(array), text, capacity, special, unparse_special
+            length = self._lib.llama_detokenize(
+                self._vocab, ids, len(array), text, capacity, special, unparse_special
             )
-            if found >= 0:
-                return bytes(self._ffi.buffer(text, found))
-            if -found <= capacity:
-                raise PyggmlError(f"{len(array)} tokens make a text longer than can be counted")
-            capacity = -found
+            if length >= 0:
+                return bytes(self._ffi.buffer(text, length))
+            if -length <= capacity:
+                raise PyggmlError(f"the text of {len(array):,} tokens is too long to count its bytes")
+            capacity = -length
 
     def _special(self, name: str) -> int | None:
         token = int(getattr(self._lib, f"llama_vocab_{name}")(self._vocab))
@@ -84,11 +86,11 @@ class Vocab:
         if not self.reads_text:
             raise PyggmlError(
                 f"this model has {self.size} tokens but no text for them",
-                "Decode token numbers; tokenizer.ggml.model of the file is 'none' or no_vocab.",
+                "Decode token ids instead; the file's tokenizer.ggml.model is 'none' or no_vocab.",
             )
 
     def _check_special(self) -> None:
-        """llama_vocab::impl::tokenize (src/llama-vocab.cpp) asserts that those it adds exist."""
+        """llama_vocab::impl::tokenize (src/llama-vocab.cpp) asserts that the tokens it adds exist."""
         lib = self._lib
         words = self.kind == lib.LLAMA_VOCAB_TYPE_WPM
         sep = int(lib.llama_vocab_sep(self._vocab))
@@ -103,12 +105,12 @@ class Vocab:
         ]
         if missing:
             raise PyggmlError(
-                f"the vocabulary says that {' and '.join(missing)} be added, but has none",
+                f"the vocabulary asks for {' and '.join(missing)} to be added, but has no such token",
                 "Use special=False.",
             )
 
     def _check_characters(self, text: str) -> None:
-        """llama_vocab::byte_to_token throws, through C, when neither a character nor its bytes are known."""
+        """llama_vocab::byte_to_token throws, through C, if neither a character nor its bytes are known."""
         texts = self._texts
         for character in set(text.replace(" ", _SPACE)) | {_SPACE}:
             data = character.encode("utf-8")

@@ -14,18 +14,18 @@ import pytest
 
 from pyggml.builder.record import Build
 from pyggml.errors import UsageError
-from pyggml.llama.batch import Limits, make_batch
+from pyggml.llama.batch import BatchLimits, make_batch
 
 from .conftest import Open
 
-LIMITS = Limits(tokens=8, vocab=100, sequences=3, shared=True, positions=50, jumps=False)
+LIMITS = BatchLimits(tokens=8, vocab=100, sequences=3, shared=True, positions=50, gaps=False)
 
 
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ([([100], 0)], "the tokens of item 0 of the batch: number 0 is 100; 0 to 99"),
-        ([([5, -1], 0)], "number 1 is -1; 0 to 99"),
+        ([([100], 0)], "the tokens of item 0 of the batch: number 0 is 100; it must be 0 to 99"),
+        ([([5, -1], 0)], "number 1 is -1; it must be 0 to 99"),
         ([([1 << 40], 0)], "number 0 is 1099511627776"),
         ([([1 << 80], 0)], "must be whole numbers"),
         ([([1.0], 0)], "whole numbers; the type is float64"),
@@ -38,21 +38,21 @@ LIMITS = Limits(tokens=8, vocab=100, sequences=3, shared=True, positions=50, jum
         ([], "the batch has no tokens"),
         ([5], "item 0 of the batch is 5"),
         ([([1],)], "item 0 of the batch is"),
-        ([([1], 0), ([1], 3)], "the sequence of item 1 of the batch is 3; 0 to 2"),
-        ([([1], -1)], "is -1; 0 to 2"),
+        ([([1], 0), ([1], 3)], "the sequence of item 1 of the batch is 3; it must be 0 to 2"),
+        ([([1], -1)], "is -1; it must be 0 to 2"),
         ([([1], 1.0)], "must be a whole number, not 1.0"),
-        ([([1], [])], "each must be there once"),
-        ([([1], [1, 1])], "each must be there once"),
+        ([([1], [])], "at least one, and none twice"),
+        ([([1], [1, 1])], "at least one, and none twice"),
         ([([1] * 9, 0)], "9 tokens; this context takes 8"),
         ([([1] * 5, 0), ([1] * 4, 1)], "9 tokens; this context takes 8"),
         ([([1, 2], 0, [0])], "2 tokens and 1 positions"),
-        ([([1, 2], 0, [0, 2])], "go from 0 to 2 at its token 1; they must follow each other"),
+        ([([1, 2], 0, [0, 2])], "go from 0 to 2 at its token 1; they must be consecutive"),
         ([([1, 2], 0, [1, 0])], "go from 1 to 0"),
         ([([1], 0, -1)], "the position of item 0 of the batch is -1"),
         ([([1], 0, 50)], "position 50; this model has embeddings for 50 positions"),
         ([([1, 2], 0, 0), ([3], 0, 4)], "item 1 of the batch starts at position 4, but sequence 0 ends at 1"),
         ([([1], 2, 3)], "starts at position 3, but sequence 2 ends at 9"),
-        ([([1], [0, 2])], "have come apart: 0 ends at -1, 2 ends at 9"),
+        ([([1], [0, 2])], "end at different positions: 0 at -1, 2 at 9"),
     ],
 )
 def test_items_that_cannot_be(items: list[object], words: str) -> None:

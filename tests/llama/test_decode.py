@@ -132,7 +132,7 @@ def test_embeddings(made: Callable[..., Path], open_context: Open) -> None:
     context = open_context(made(), embeddings=True, pooling="none")
     assert np.array_equal(context.decode(tokens, logits="last"), logits[-1:])
     assert context.embeddings().shape == (1, 64)
-    with pytest.raises(PyggmlError, match="keeps no embeddings"):
+    with pytest.raises(PyggmlError, match="does not keep embeddings"):
         plain.embeddings()
     mean = open_context(made(), embeddings=True, pooling="mean")
     mean.decode(tokens)

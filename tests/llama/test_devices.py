@@ -76,15 +76,15 @@ def test_shares(made: Callable[..., Path], open_context: Open, virtual_devices: 
     for bad, words in (
         ([1.0, 1.0, 1.0], "3 shares for 2 devices"),
         ([0.0, 0.0], "not all 0"),
-        ([-1.0, 2.0], "0 or more"),
-        ([float("nan"), 1.0], "0 or more"),
+        ([-1.0, 2.0], "must be 0 or more"),
+        ([float("nan"), 1.0], "must be 0 or more"),
         ([], "0 shares"),
     ):
         with pytest.raises(UsageError, match=words):
             Model.load(path, devices=["VDEV0", "VDEV1"], tensor_split=bad)
-    with pytest.raises(UsageError, match="VDEV0 is asked for 2 times"):
+    with pytest.raises(UsageError, match="VDEV0 is listed 2 times"):
         Model.load(path, devices=["VDEV0", "vdev0"])
-    with pytest.raises(UsageError, match="main_device is 2; 0 to 1"):
+    with pytest.raises(UsageError, match="main_device is 2; it must be 0 to 1"):
         Model.load(path, devices=["VDEV0", "VDEV1"], split_mode="none", main_device=2)
 
 

@@ -144,13 +144,13 @@ def test_numbers_that_cannot_be(made: Callable[..., Path], open_context: Open) -
     context.decode([1, 2, 3])
     memory = context.memory
     for call, words in (
-        (lambda: memory.pos_max(2), "the sequence is 2; 0 to 1"),
+        (lambda: memory.pos_max(2), "the sequence is 2; it must be 0 to 1"),
         (lambda: memory.seq_rm(-1), "the sequence is -1"),
-        (lambda: memory.seq_rm(0, 5, 3), "from 5 to before 3 are none"),
+        (lambda: memory.seq_rm(0, 5, 3), "no positions from 5 to before 3"),
         (lambda: memory.seq_rm(0, -1), "p0 is -1"),
         (lambda: memory.seq_cp(0, 7), "the sequence is 7"),
         (lambda: memory.seq_add(0, 1 << 40), "delta is 1099511627776"),
-        (lambda: memory.seq_add(0, (1 << 31) - 2), "ends at 2; 2147483646 more is too far"),
+        (lambda: memory.seq_add(0, (1 << 31) - 2), "ends at 2; adding 2147483646 is too much"),
         (lambda: memory.seq_div(0, 0), "the divisor is 0"),
         (lambda: memory.seq_keep(True), "must be a whole number, not True"),
     ):

@@ -79,8 +79,8 @@ def test_files_that_are_no_model(made: Callable[..., Path], tmp_path: Path) -> N
     data = made().read_bytes()
     unknown = data.replace(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama", b"", 1)
     files = {
-        "text": (b"just a text", "no GGUF file: it begins with b'just'"),
-        "empty": (b"", "no GGUF file: it begins with b''"),
+        "text": (b"just a text", "not a GGUF file: it begins with b'just'"),
+        "empty": (b"", "not a GGUF file: it begins with b''"),
         "magic": (b"GGUF", "cannot load"),
         "version": (data[:4] + b"\xff\xff\xff\x7f" + data[8:], "cannot load .*version"),
         "unknown": (unknown, "cannot load"),
@@ -126,7 +126,7 @@ def test_headers_that_llama_cpp_asserts_on(made: Callable[..., Path], tmp_path: 
     for number in (0, 513):
         at = data.index(key) + len(key)
         path.write_bytes(data[:at] + number.to_bytes(4, "little") + data[at + 4 :])
-        with pytest.raises(PyggmlError, match=f"says that it has {number} layers; 1 to 512"):
+        with pytest.raises(PyggmlError, match=f"claims to have {number} layers; llama.cpp supports 1 to 512"):
             Model.load(path, devices=())
 
 
@@ -134,7 +134,7 @@ def test_progress(made: Callable[..., Path]) -> None:
     seen: list[float] = []
     Model.load(made(), devices=(), progress=seen.append).close()
     assert seen == sorted(seen) and seen[-1] == 1.0
-    with pytest.raises(PyggmlError, match="ended by the progress function"):
+    with pytest.raises(PyggmlError, match="stopped by the progress function"):
         Model.load(made(), devices=(), progress=lambda fraction: False)
 
     def broken(fraction: float) -> bool:
@@ -148,7 +148,7 @@ def test_progress(made: Callable[..., Path]) -> None:
     ("options", "words"),
     [
         ({"devices": ["NONE0"]}, "no device 'NONE0'"),
-        ({"devices": "CPU"}, "devices is the text"),
+        ({"devices": "CPU"}, "devices is the string"),
         ({"devices": ["CPU"]}, "is a CPU"),
         ({"devices": [3]}, "no device 3"),
         ({"split_mode": "columns"}, "split_mode is 'columns'"),
@@ -173,15 +173,15 @@ def test_arguments_that_make_no_sense(
         ({"n_ctx": 1 << 40}, "n_ctx is 1099511627776"),
         ({"n_batch": 0}, "n_batch is 0"),
         ({"n_ubatch": 0}, "n_ubatch is 0"),
-        ({"n_seq_max": 0}, "n_seq_max is 0; 1 to 256"),
-        ({"n_seq_max": 257}, "n_seq_max is 257; 1 to 256"),
+        ({"n_seq_max": 0}, "n_seq_max is 0; it must be 1 to 256"),
+        ({"n_seq_max": 257}, "n_seq_max is 257; it must be 1 to 256"),
         ({"n_seq_max": 8, "n_batch": 4}, "n_seq_max is 8, more than the 4 tokens of a batch"),
-        ({"threads": 0}, "threads is 0; 1 to 512"),
+        ({"threads": 0}, "threads is 0; it must be 1 to 512"),
         ({"threads_batch": 513}, "threads_batch is 513"),
         ({"type_k": "q6_K"}, "type_k is 'q6_K'"),
         ({"type_v": 1}, "type_v is 1"),
         ({"flash_attn": "yes"}, "flash_attn is 'yes'"),
-        ({"type_k": "q8_0", "flash_attn": False}, "packs 32 values .* has 16"),
+        ({"type_k": "q8_0", "flash_attn": False}, "packs 32 values at a time.* has 16"),
         ({"type_k": "q8_0"}, "does not divide n_embd_head_k=16"),
         ({"type_v": "q8_0", "flash_attn": False}, "quantized V cache requires flash_attn"),
         ({"pooling": "max"}, "pooling is 'max'"),
@@ -231,9 +231,20 @@ def test_closing(made: Callable[..., Path], pyggml_build: Build) -> None:
         context.save_state,
         lambda: context.restore_state(state),
         lambda: context.perf,
-        lambda: memory.pos_max(),
-        memory.clear,
         lambda: memory.can_shift,
+        memory.pos_min,
+        memory.pos_max,
+        lambda: memory.last_position(0),
+        memory.clear,
+        memory.seq_rm,
+        lambda: memory.seq_cp(0, 0),
+        lambda: memory.seq_keep(0),
+        lambda: memory.seq_add(0, 1),
+        lambda: memory.seq_div(0, 2),
+        lambda: memory.seq_release(0),
+        lambda: memory.seq_reserve(0),
+        lambda: memory.seq_held(0),
+        lambda: memory.ensure_held((0,)),
         lambda: context.pointer,
         lambda: model.pointer,
         lambda: model.n_layer,

@@ -79,7 +79,10 @@ def test_bad_states_change_nothing(made: Callable[..., Path], open_context: Open
         (lambda: context.restore_state(b""), "was not saved by pyggml"),
         (lambda: context.restore_state(state.data), "was not saved by pyggml"),
         (lambda: context.restore_state(blob[:20]), "cut off or damaged"),
-        (lambda: context.restore_state(blob.replace(b" 1\n", b" 2\n", 1)), "version 2 of pyggml's states"),
+        (
+            lambda: context.restore_state(blob.replace(b" 1\n", b" 2\n", 1)),
+            "version 2 of pyggml's state format",
+        ),
         (lambda: context.restore_state(blob[:-1]), "cut off or damaged"),
         (lambda: context.restore_state(blob + b"x"), "cut off or damaged"),
         (lambda: context.restore_state(bytes(flipped)), "cut off or damaged"),
@@ -110,11 +113,11 @@ def test_state_of_another_kind_of_context(made: Callable[..., Path], open_contex
     here = open_context(made())
     here.decode([5])
     for other, words in (
-        (state(made(layers=3)), "layers 3, here 2"),
-        (state(made(embd=96)), "embedding 96, here 64"),
-        (state(made(), type_k="f32"), "type_k f32, here f16"),
-        (state(made(), n_ctx=512, n_seq_max=2), "caches 2, here 1"),
-        (state(made(arch="plamo3", fused_qkv=True)), "architecture plamo3, here llama"),
+        (state(made(layers=3)), "layers is 3 there and 2 here"),
+        (state(made(embd=96)), "embedding is 96 there and 64 here"),
+        (state(made(), type_k="f32"), "type_k is f32 there and f16 here"),
+        (state(made(), n_ctx=512, n_seq_max=2), "caches is 2 there and 1 here"),
+        (state(made(arch="plamo3", fused_qkv=True)), "architecture is plamo3 there and llama here"),
         (state(made(), flash_attn=False), "does not fit into .*incompatible V transposition"),
     ):
         with pytest.raises(PyggmlError, match=words):

@@ -14,7 +14,7 @@ import pytest
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.llama import LlamaContext, NoMemoryError, State
-from pyggml.llama.params import _lay_out
+from pyggml.llama.params import _set_kv_per_stream
 from pyggml.native.load import load
 from pyggml.testing.fixtures import MakeDevices
 
@@ -66,10 +66,10 @@ def filled(one: LlamaContext, own: LlamaContext) -> None:
 def test_a_build_without_it_says_so_and_only_when_it_is_asked_for() -> None:
     build = SimpleNamespace(record=SimpleNamespace(variant="old-cpu"))
     bindings, params = SimpleNamespace(build=build), SimpleNamespace(kv_unified=False, n_seq_max=2)
-    _lay_out(bindings, params, SimpleNamespace(kv_per_stream=False))  # type: ignore[arg-type]
+    _set_kv_per_stream(bindings, params, SimpleNamespace(kv_per_stream=False))  # type: ignore[arg-type]
     assert not hasattr(params, "kv_per_stream")
     with pytest.raises(PyggmlError, match="the build old-cpu has no kv_per_stream"):
-        _lay_out(bindings, params, SimpleNamespace(kv_per_stream=True))  # type: ignore[arg-type]
+        _set_kv_per_stream(bindings, params, SimpleNamespace(kv_per_stream=True))  # type: ignore[arg-type]
 
 
 @native
@@ -77,7 +77,9 @@ def test_unified_and_per_stream_exclude_each_other(
     layout: None, made: Callable[..., Path], open_context: Open
 ) -> None:
     options = {"kv_unified": True, "kv_per_stream": True}
-    with pytest.raises(UsageError, match="exclude each other: the 2 sequences have one cache, or one each"):
+    with pytest.raises(
+        UsageError, match="exclude each other: the 2 sequences share one cache or have one each"
+    ):
         open_context(made(), n_ctx=512, n_seq_max=2, **options)
     # One sequence has one cache in any case.
     assert open_context(made(), **options).decode([1]).shape == (1, 300)
@@ -185,15 +187,15 @@ def test_bad_states_harm_no_stream(
         for cut in (0, 4, 40, len(state.data) // 2, len(state.data) - 1):
             bad.append((State(state.data[:cut], state.seq, state.origin), into, "does not fit"))
     fewer = State(whole.data, None, {**whole.origin, "caches": 2})
-    bad.append((fewer, None, "caches 2, here 4"))
+    bad.append((fewer, None, "caches is 2 there and 4 here"))
     for state, into, words in bad:
         with pytest.raises(PyggmlError, match=words):
             own.restore_state(state, into)
         assert [own.memory.pos_max(seq) for seq in range(STREAMS)] == ends
-    with pytest.raises(PyggmlError, match=r"version 2 of pyggml's states"):
+    with pytest.raises(PyggmlError, match=r"version 2 of pyggml's state format"):
         own.restore_state(bytes(whole).replace(b" 1\n", b" 2\n", 1))
     for context in (one, own):
-        with pytest.raises(UsageError, match="the sequence is 4; 0 to 3"):
+        with pytest.raises(UsageError, match="the sequence is 4; it must be 0 to 3"):
             context.restore_state(part, STREAMS)
     same(one, own, [([1], seq) for seq in range(STREAMS)])
 
@@ -375,7 +377,7 @@ def test_what_has_no_memory_of_its_own_says_so(
     for options in ({}, {"kv_unified": True}, {"kv_per_stream": True, "n_seq_max": 1}):
         context = open_context(made(), **{"n_ctx": 512, "n_seq_max": 2, **options})
         for call in (context.memory.seq_release, context.memory.seq_reserve):
-            with pytest.raises(PyggmlError, match="have no memory of their own"):
+            with pytest.raises(PyggmlError, match="do not have their own memory"):
                 call(0)
         assert context.memory.seq_held(0)
     context = open_context(made(), n_ctx=512, n_seq_max=2, kv_per_stream=True)

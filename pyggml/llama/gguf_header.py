@@ -1,4 +1,4 @@
-"""The header of a model file, as ggml reads it: what llama.h has no question for."""
+"""The header of a model file, read by ggml, for what llama.h offers no function."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Self
 from pyggml.native.load import Bindings
 
 
-class Header:
-    """The header of a GGUF file, open within a `with` block; empty when ggml cannot read it."""
+class GgufHeader:
+    """The header of a GGUF file, open in a `with` block; false and empty if ggml cannot read it."""
 
     def __init__(self, bindings: Bindings, path: Path) -> None:
         self._ffi = bindings.ffi
@@ -37,7 +37,7 @@ class Header:
         return bool(self) and bool(self._lib.gguf_find_tensor(self._header, name.encode()) >= 0)
 
     def tensor_sizes(self) -> dict[str, int]:
-        """Bytes by name; of a model in several files, of this file's tensors."""
+        """Bytes of each tensor by name; of a model in several files, only the tensors in this one."""
         if not self:
             return {}
         lib, header = self._lib, self._header
@@ -47,18 +47,18 @@ class Header:
         }
 
     def kv_heads(self) -> int:
-        """KV heads of every layer; 0 if layers differ."""
-        found = self._number("attention.head_count_kv")
-        if found is None:
-            found = self._number("attention.head_count")
-        return found or 0
+        """KV heads per layer; 0 if layers differ."""
+        heads = self._number("attention.head_count_kv")
+        if heads is None:
+            heads = self._number("attention.head_count")
+        return heads or 0
 
     def layers(self) -> int | None:
-        """How many layers there are; None if the file does not say."""
+        """Number of layers; None if the file does not say."""
         return self._number("block_count")
 
-    def token_twice(self) -> tuple[int, int, bytes] | None:
-        """Two tokens that have the same text."""
+    def duplicate_token(self) -> tuple[int, int, bytes] | None:
+        """The ids of two tokens with the same text, and the text; None if all texts differ."""
         key = self._key("tokenizer.ggml.tokens")
         lib, header = self._lib, self._header
         if (
@@ -71,13 +71,13 @@ class Header:
         string, item = self._ffi.string, lib.gguf_get_arr_str
         for number in range(lib.gguf_get_arr_n(header, key)):
             text = string(item(header, key, number))
-            # Those without a text get one of their own (llama_vocab::impl::load).
+            # Tokens without a text get a unique one (llama_vocab::impl::load).
             if text and seen.setdefault(text, number) != number:
                 return seen[text], number, text
         return None
 
     def _number(self, name: str) -> int | None:
-        """A number of the architecture; 0 where it is a list."""
+        """A number stored for the architecture; 0 if it is a list, None if it is missing."""
         arch = self._value("general.architecture", self._lib.GGUF_TYPE_STRING, self._lib.gguf_get_val_str)
         key = f"{self._text(arch)}.{name}" if arch is not None else ""
         if not key or self._key(key) < 0:
