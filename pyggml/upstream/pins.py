@@ -1,4 +1,4 @@
-"""`vendor/pins.toml`: which upstream snapshots a project is carried on."""
+"""`vendor/pins.toml`: the upstream snapshots that a project is based on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SdistSource:
     """A source distribution in a Python package index.
 
     Attributes:
-        project: the index's name for the project.
+        project: the project's name in the index.
         version: its version.
         file: the archive's file name; it selects the archive among the project's files.
-        sha256: of the archive.
-        subdir: where upstream lies inside the archive's single top directory; empty for all of it.
+        sha256: checksum of the archive.
+        subdir: upstream's directory inside the archive's single top directory; empty for all of it.
     """
 
     project: str
@@ -45,7 +45,7 @@ class SdistSource:
 
 @dataclass(frozen=True)
 class GitSource:
-    """A git repository; the pin's `commit` says what of it."""
+    """A git repository; the pin's `commit` is what to take from it."""
 
     url: str
     subdir: str = ""
@@ -58,7 +58,7 @@ class GitSource:
 
 @dataclass(frozen=True)
 class ArchiveSource:
-    """A tar or zip archive on this machine; a relative `path` starts at the project's root."""
+    """A tar or zip archive on this machine; `path` can be relative to the project's root."""
 
     path: str
     sha256: str
@@ -72,7 +72,7 @@ class ArchiveSource:
 
 @dataclass(frozen=True)
 class DirectorySource:
-    """A directory on this machine; a relative `path` starts at the project's root."""
+    """A directory on this machine; `path` can be relative to the project's root."""
 
     path: str
 
@@ -92,9 +92,9 @@ class Pin:
     """One upstream snapshot.
 
     Attributes:
-        name: what commands call it.
-        commit: upstream's commit id, where it is known.
-        tree: git's id of the imported snapshot, without `exclude`.
+        name: its name in commands.
+        commit: upstream's commit id, if known.
+        tree: git tree id of the imported snapshot, without `exclude`.
         exclude: paths left out, relative to the snapshot's root.
         source: where it comes from.
     """
@@ -112,7 +112,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Pins:
-    """A project's pins, oldest first; `default` is empty only while there are none."""
+    """A project's pins, oldest first; `default` is empty only if there are none."""
 
     upstream: str
     default: str
@@ -138,13 +138,13 @@ def read_pins(project: Project) -> Pins:
     """Read and check `vendor/pins.toml`.
 
     Raises:
-        PyggmlError: it cannot be read or a value is not what it must be; names the file and the key.
+        PyggmlError: it cannot be read or a value is invalid; the message names the file and the key.
     """
     return _parse(_Table(str(project.pins_file), "", _load(project)))
 
 
 def valid_pin_name(name: str) -> bool:
-    """Whether `name` can be a pin's name, and so the last part of a tag's."""
+    """Whether `name` can be a pin's name; it also becomes the last part of a tag."""
     return (
         _NAME.fullmatch(name) is not None
         and ".." not in name
@@ -158,23 +158,32 @@ def is_commit_id(text: str) -> bool:
     return _OBJECT_ID.fullmatch(text) is not None
 
 
-def add_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
-    """Append `pin` to `vendor/pins.toml`; comments and layout of the rest stay.
+def check_name_is_free(project: Project, pins: Pins, name: str) -> None:
+    """Raise if there is a pin `name` already.
+
+    Raises:
+        PyggmlError: there is.
+    """
+    if any(pin.name == name for pin in pins.pins):
+        raise PyggmlError(
+            f"there is already a pin {name} in {project.pins_file}",
+            "Choose another name; nothing was changed.",
+        )
+
+
+def write_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
+    """Append `pin` to `vendor/pins.toml`; the comments and layout of the rest are kept.
 
     Args:
         make_default: also make it the default pin; the first pin always is.
 
     Raises:
-        PyggmlError: the name is taken or the file cannot be read or written; it is unchanged then.
+        PyggmlError: the name is taken, or the file cannot be read or written; it is unchanged then.
     """
     import tomlkit
 
     pins = read_pins(project)
-    if any(known.name == pin.name for known in pins.pins):
-        raise PyggmlError(
-            f"there is already a pin {pin.name} in {project.pins_file}",
-            "Choose another name; nothing was changed.",
-        )
+    check_name_is_free(project, pins, pin.name)
     document = tomlkit.parse(project.pins_file.read_bytes())
     table = tomlkit.table()
     if pin.commit is not None:
@@ -208,8 +217,8 @@ def _check_written(project: Project, text: str, pin: Pin) -> None:
         last = _parse(_Table(str(project.pins_file), "", tomllib.loads(text))).pins[-1]
     if last != pin:
         raise PyggmlError(
-            f"cannot add pin {pin.name} to {project.pins_file} without disturbing it",
-            "Nothing was changed; move all [pin.*] tables to the end of that file and try again.",
+            f"cannot add pin {pin.name} to {project.pins_file} without damaging it",
+            "Nothing was changed. Move all [pin.*] tables to the end of that file and try again.",
         )
 
 
@@ -229,81 +238,79 @@ def _load(project: Project) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class _Table:
-    """A TOML table that knows where it stands, so that every complaint names the file and the key."""
+    """A TOML table with its file and key, so that every error names them."""
 
     file: str
     key: str
     values: Mapping[str, Any]
 
-    def wrong(self, key: str, expected: str) -> PyggmlError:
+    def invalid(self, key: str, expected: str) -> PyggmlError:
         name = f"{self.key}.{key}" if self.key else key
-        return PyggmlError(f"{self.file}: {name} must be {expected}", self._got(key))
+        value = f"It is {self.values[key]!r}." if key in self.values else "It is missing."
+        return PyggmlError(f"{self.file}: {name} must be {expected}", value)
 
-    def _got(self, key: str) -> str:
-        return f"It is {self.values[key]!r} there." if key in self.values else "It is missing there."
-
-    def only(self, *keys: str) -> None:
+    def allow_only(self, *keys: str) -> None:
         for key in self.values:
             if key not in keys:
                 place = f" in [{self.key}]" if self.key else ""
                 raise PyggmlError(
-                    f"{self.file}: unknown key {key!r}{place}", f"Known keys there: {', '.join(keys)}."
+                    f"{self.file}: unknown key {key!r}{place}", f"Known keys: {', '.join(keys)}."
                 )
 
     def table(self, key: str) -> _Table:
         value = self.values.get(key)
         if not isinstance(value, dict):
-            raise self.wrong(key, "a table")
+            raise self.invalid(key, "a table")
         return _Table(self.file, f"{self.key}.{key}" if self.key else key, value)
 
     def text(self, key: str, expected: str = "a non-empty string") -> str:
         value = self.values.get(key)
         if not isinstance(value, str) or not value or "\0" in value:
-            raise self.wrong(key, expected)
+            raise self.invalid(key, expected)
         return value
 
     def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str:
         value = self.text(key, expected)
         if not pattern.fullmatch(value):
-            raise self.wrong(key, expected)
+            raise self.invalid(key, expected)
         return value
 
     def inner_path(self, key: str) -> str:
         expected = "a relative path without '..'"
         value = self.text(key, expected) if key in self.values else ""
-        if value and not is_inner_path(value):
-            raise self.wrong(key, expected)
+        if value and not is_relative_inside(value):
+            raise self.invalid(key, expected)
         return str(PurePosixPath(value)) if value else ""
 
     def inner_paths(self, key: str) -> tuple[str, ...]:
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(
-            isinstance(path, str) and is_inner_path(path) for path in value
+            isinstance(path, str) and is_relative_inside(path) for path in value
         ):
-            raise self.wrong(key, "a list of relative paths without '..'")
+            raise self.invalid(key, "a list of relative paths without '..'")
         return tuple(str(PurePosixPath(path)) for path in value)
 
 
-def is_inner_path(path: str) -> bool:
-    """Whether `path` is relative, not empty and stays inside whatever it is joined to."""
+def is_relative_inside(path: str) -> bool:
+    """Whether `path` is relative, not empty, and stays inside whatever it is joined to."""
     parts = PurePosixPath(path).parts
     return bool(parts) and parts[0] != "/" and ".." not in parts and "\0" not in path
 
 
 def _parse(top: _Table) -> Pins:
-    top.only("upstream", "default", "pin")
+    top.allow_only("upstream", "default", "pin")
     upstream = top.text("upstream", "a plain directory name")
     if not valid_upstream(upstream):
-        raise top.wrong("upstream", "a plain directory name")
+        raise top.invalid("upstream", "a plain directory name")
     if not top.values.get("pin"):
         if top.values.get("default"):
-            raise top.wrong("default", "left out while there are no pins")
+            raise top.invalid("default", "left out while there are no pins")
         return Pins(upstream, "", ())
     table = top.table("pin")
     pins = tuple(_parse_pin(table, name) for name in table.values)
     default = top.text("default", "the name of a pin")
     if default not in {pin.name for pin in pins}:
-        raise top.wrong("default", f"one of the pins ({', '.join(pin.name for pin in pins)})")
+        raise top.invalid("default", f"one of the pins ({', '.join(pin.name for pin in pins)})")
     return Pins(upstream, default, pins)
 
 
@@ -315,11 +322,11 @@ def valid_upstream(name: str) -> bool:
 def _parse_pin(parent: _Table, name: str) -> Pin:
     if not valid_pin_name(name):
         raise PyggmlError(
-            f"{parent.file}: {name!r} cannot be a pin's name",
+            f"{parent.file}: {name!r} is not a valid pin name",
             "Use letters, digits, '.', '_' and '-'; no '..', no '.' or '-' first, no '.' or '.lock' last.",
         )
     table = parent.table(name)
-    table.only("commit", "tree", "exclude", "source")
+    table.allow_only("commit", "tree", "exclude", "source")
     source = _parse_source(table.table("source"))
     commit = None
     if "commit" in table.values or isinstance(source, GitSource):
@@ -338,39 +345,39 @@ def _parse_source(table: _Table) -> Source:
     digest = "64 lowercase hex digits"
     match kind:
         case "sdist":
-            table.only("kind", "project", "version", "file", "sha256", "subdir")
+            table.allow_only("kind", "project", "version", "file", "sha256", "subdir")
             file = table.text("file")
             if not is_file_name(file):
-                raise table.wrong("file", "a file name without directories")
+                raise table.invalid("file", "a file name without directories")
             return SdistSource(
-                project=table.matching("project", _NAME, "a project's name in a package index"),
+                project=table.matching("project", _NAME, "the name of a project in a package index"),
                 version=table.text("version"),
                 file=file,
                 sha256=table.matching("sha256", _SHA256, digest),
                 subdir=table.inner_path("subdir"),
             )
         case "git":
-            table.only("kind", "url", "subdir")
+            table.allow_only("kind", "url", "subdir")
             url = table.text("url")
             if url.startswith("-"):
-                raise table.wrong("url", "a URL or a path of a git repository")
+                raise table.invalid("url", "the URL or path of a git repository")
             return GitSource(url=url, subdir=table.inner_path("subdir"))
         case "archive":
-            table.only("kind", "path", "sha256", "subdir")
+            table.allow_only("kind", "path", "sha256", "subdir")
             return ArchiveSource(
                 path=table.text("path", "the path of an archive"),
                 sha256=table.matching("sha256", _SHA256, digest),
                 subdir=table.inner_path("subdir"),
             )
         case "directory":
-            table.only("kind", "path")
+            table.allow_only("kind", "path")
             return DirectorySource(path=table.text("path", "the path of a directory"))
         case _:
-            raise table.wrong("kind", f"one of {', '.join(_KINDS)}")
+            raise table.invalid("kind", f"one of {', '.join(_KINDS)}")
 
 
 def is_file_name(name: str) -> bool:
-    """Whether `name` is one component of a path and nothing else."""
+    """Whether `name` is a single component of a path, and not hidden."""
     return (
-        name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0") and not name.startswith(".")
+        name not in ("", ".", "..") and not any(char in name for char in "/\\\0") and not name.startswith(".")
     )

@@ -1,12 +1,12 @@
-"""How long-running work tells the outside how far it is."""
+"""How long-running work reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (what is being done, how far, out of how much); bytes, the total None where it is unknown."""
+"""Called with (what is being done, bytes done, bytes in total); the total is None if unknown."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """Report to nobody."""
+    """Report nothing."""

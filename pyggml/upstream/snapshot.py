@@ -1,8 +1,7 @@
-"""What a snapshot may hold: the checks that make a hostile archive harmless.
+"""What a snapshot may contain: the checks that make a hostile archive harmless.
 
-A source yields `Entry` objects one after another; `Snapshot` takes them in, refuses what must not be in a
-work tree, and remembers what the commit will consist of. Nothing is ever written to a path that came out
-of an archive.
+A source yields `SourceEntry` objects one by one; `Snapshot` takes them in, refuses what must not be in a work
+tree, and collects the contents of the commit. Nothing is ever written to a path that comes from an archive.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ SYMLINK = b"120000"
 
 
 class Readable(Protocol):
-    """The one thing that is asked of a file's content."""
+    """A file's content."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
-class Entry:
+class SourceEntry:
     """One file, symbolic link, hard link or directory of a source.
 
     Attributes:
-        path: relative, as in the source, `/` between components.
-        mode: `FILE`, `EXECUTABLE` or `SYMLINK`; None is a directory.
-        size: of the content, in bytes.
-        content: the content of a file, positioned at its start; valid until the next entry is asked for.
+        path: relative, as in the source, with `/` between components.
+        mode: `FILE`, `EXECUTABLE` or `SYMLINK`; None for a directory.
+        size: size of the content, in bytes.
+        content: the content of a file, positioned at its start; valid until the next entry is requested.
         target: where a symbolic link points.
         same_as: for a hard link, the path of the entry whose content it shares.
-        odd: what it is if it is nothing of the above ("a device"); it is refused unless skipped.
+        unsupported: what it is if none of the above ("a device"); it is refused unless left out.
     """
 
     path: bytes
@@ -49,28 +48,28 @@ class Entry:
     content: Readable | None = None
     target: bytes | None = None
     same_as: bytes | None = None
-    odd: str | None = None
+    unsupported: str | None = None
 
 
 class NotSingleTopError(Exception):
-    """The archive does not keep everything in one top directory."""
+    """The archive does not have everything in one top directory."""
 
 
 def shown(path: bytes) -> str:
     """`path` for a message: on one line, undecodable bytes and control characters escaped."""
     text = path.decode("utf-8", "backslashreplace")
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def is_dot_git(part: bytes) -> bool:
-    """Whether some file system would take the path component `part` for `.git`.
+    """Whether some file system treats the path component `part` as `.git`.
 
-    The rules are git's own (`is_hfs_dotgit` and `is_ntfs_dotgit` in path.c and utf8.c): HFS+ ignores some
-    code points and case; NTFS ignores case and trailing dots and spaces, has the short name `git~1`,
-    and takes what follows a colon for a stream's name.
+    The rules are git's own (`is_hfs_dotgit` and `is_ntfs_dotgit` in path.c and utf8.c): HFS+ ignores case and
+    some code points; NTFS ignores case and trailing dots and spaces, has the short name `git~1`, and treats
+    what follows a colon as the name of a stream.
     """
     text = part.decode("utf-8", "surrogateescape")
-    bare = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").casefold()
+    bare = "".join(char for char in text if unicodedata.category(char) != "Cf").casefold()
     if bare == ".git":
         return True
     return text.split(":")[0].rstrip(". ").casefold() in (".git", "git~1")
@@ -78,13 +77,13 @@ def is_dot_git(part: bytes) -> bool:
 
 @dataclass
 class Snapshot:
-    """The growing content of one import.
+    """The contents of one import, collected entry by entry.
 
     Attributes:
         origin: what is imported, for messages.
-        subdir: only what lies in this directory is taken, and its path is cut off.
+        subdir: only the contents of this directory are taken; its path is stripped.
         exclude: paths inside `subdir` that are left out.
-        strip_top: the source keeps everything in one top directory that is cut off first.
+        strip_top: the source has everything in one top directory, which is stripped first.
     """
 
     origin: str
@@ -106,14 +105,14 @@ class Snapshot:
     def refuse(self, path: bytes, why: str) -> PyggmlError:
         return PyggmlError(
             f"{self.origin}: refused because of {shown(path)}: {why}",
-            "Nothing was imported. Use a source without that, or leave the path out with `exclude`.",
+            "Nothing was imported. Use another source, or leave the path out with `exclude`.",
         )
 
-    def place(self, entry: Entry) -> bytes | None:
-        """Where `entry` goes in the snapshot, or None if it is left out.
+    def place(self, entry: SourceEntry) -> bytes | None:
+        """The path of `entry` in the snapshot, or None if it is left out.
 
         Raises:
-            PyggmlError: it must not be there at all.
+            PyggmlError: it is not allowed in a snapshot.
             NotSingleTopError: `strip_top` is set and `entry` is outside the top directory.
         """
         self._members += 1
@@ -130,11 +129,11 @@ class Snapshot:
             return None
         for part in path.split(b"/"):
             if any(is_dot_git(piece) for piece in part.split(b"\\")):
-                raise self.refuse(entry.path, "it would land in git's own directory")
+                raise self.refuse(entry.path, "it would be in git's own directory")
             if b".." in part.split(b"\\"):
-                raise self.refuse(entry.path, "it leads out through '..'")
-        if entry.odd is not None:
-            raise self.refuse(entry.path, f"{entry.odd}, neither file nor directory nor link")
+                raise self.refuse(entry.path, "it leaves the tree through '..'")
+        if entry.unsupported is not None:
+            raise self.refuse(entry.path, f"{entry.unsupported}, not a file, directory or link")
         self._claim(entry, path)
         if entry.mode is None:
             return None
@@ -142,54 +141,54 @@ class Snapshot:
             self._check_target(entry, path)
         return path
 
-    def same(self, entry: Entry, path: bytes) -> tuple[bytes, int]:
-        """(mode, mark) of what the hard link `entry`, placed at `path`, shares its content with.
+    def hard_link(self, entry: SourceEntry, path: bytes) -> tuple[bytes, int]:
+        """(mode, mark) of the hard link `entry` at `path`: the mark is that of the file it links to.
 
         Raises:
-            PyggmlError: that is not an earlier file of the snapshot.
+            PyggmlError: it does not link to an earlier file of the snapshot.
         """
         assert entry.same_as is not None and entry.mode is not None  # noqa: S101
         try:
             inner = self._inner(entry, self._parts(entry.same_as))
         except NotSingleTopError:
             inner = None
-        found = self.files.get(inner) if inner is not None else None
-        if found is None or inner == path:
+        original = self.files.get(inner) if inner is not None else None
+        if original is None or inner == path:
             raise self.refuse(entry.path, f"a hard link to {shown(entry.same_as)}, which was not imported")
-        mode, mark = found
+        mode, mark = original
         return (mode if mode == SYMLINK else entry.mode), mark
 
     def finish(self) -> None:
-        """Check what can only be seen with everything in place.
+        """Check what can only be checked once everything is there.
 
         Raises:
-            PyggmlError: a link leads out, or there is nothing at all.
+            PyggmlError: a link leaves the tree, or there are no files.
         """
         if not self.files:
             place = f" in its directory {self.subdir}" if self.subdir else ""
             raise PyggmlError(
                 f"{self.origin}: there are no files{place}",
-                "Check the `subdir` of the pin's source; nothing was imported.",
+                "Nothing was imported. Check the `subdir` of the pin's source.",
             )
         for path, target in self._links.items():
             if not self._stays_inside(path, target):
-                raise self.refuse(path, f"a symbolic link out of the tree ({shown(target)})")
+                raise self.refuse(path, f"a symbolic link that leaves the tree ({shown(target)})")
 
     def _parts(self, path: bytes) -> list[bytes]:
         if b"\0" in path:
-            raise self.refuse(path, "a NUL byte in its name")
+            raise self.refuse(path, "its name contains a NUL byte")
         if len(path) > MAX_PATH_BYTES:
-            raise self.refuse(path[:100], f"a name of more than {MAX_PATH_BYTES} bytes")
+            raise self.refuse(path[:100], f"its name is longer than {MAX_PATH_BYTES} bytes")
         if path.startswith((b"/", b"\\")) or (
             path[1:2] == b":" and path[:1].isalpha() and path[2:3] in b"/\\"
         ):
             raise self.refuse(path, "an absolute path")
         parts = [part for part in path.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
-            raise self.refuse(path, "it leads out through '..'")
+            raise self.refuse(path, "it leaves the tree through '..'")
         return parts
 
-    def _inner(self, entry: Entry, parts: list[bytes]) -> bytes | None:
+    def _inner(self, entry: SourceEntry, parts: list[bytes]) -> bytes | None:
         if self.strip_top and parts:
             if self._top is None:
                 self._top = parts[0]
@@ -201,22 +200,22 @@ class Snapshot:
             return None
         return path[len(self._inside) :] or None
 
-    def _claim(self, entry: Entry, path: bytes) -> None:
+    def _claim(self, entry: SourceEntry, path: bytes) -> None:
         parents = path.split(b"/")[:-1]
         above = b""
         for part in parents:
             above = above + b"/" + part if above else part
             if above in self.files:
-                raise self.refuse(entry.path, f"{shown(above)} is a file and a directory")
+                raise self.refuse(entry.path, f"{shown(above)} is both a file and a directory")
             self._directories.add(above)
         if path in self.files:
-            raise self.refuse(entry.path, "it is there twice")
+            raise self.refuse(entry.path, "it occurs twice")
         if entry.mode is None:
             self._directories.add(path)
         elif path in self._directories:
-            raise self.refuse(entry.path, f"{shown(path)} is a file and a directory")
+            raise self.refuse(entry.path, f"{shown(path)} is both a file and a directory")
 
-    def _check_target(self, entry: Entry, path: bytes) -> None:
+    def _check_target(self, entry: SourceEntry, path: bytes) -> None:
         target = entry.target or b""
         if not target or b"\0" in target:
             raise self.refuse(entry.path, "a symbolic link to nowhere")
@@ -227,7 +226,7 @@ class Snapshot:
         self._links[path] = target
 
     def _stays_inside(self, path: bytes, target: bytes) -> bool:
-        # As the kernel walks it, link by link: by text alone `d/..` says nothing once `d` is a link.
+        # Resolved link by link, as the kernel does: the text `d/..` means nothing if `d` is itself a link.
         here = path.split(b"/")[:-1]
         pending = target.split(b"/")[::-1]
         if target.startswith(b"/"):
@@ -243,13 +242,13 @@ class Snapshot:
                 here.pop()
                 continue
             here.append(part)
-            onward = self._links.get(b"/".join(here))
-            if onward is not None:
-                if onward.startswith(b"/"):
+            next_target = self._links.get(b"/".join(here))
+            if next_target is not None:
+                if next_target.startswith(b"/"):
                     return False
                 followed += 1
                 if followed > _MAX_LINKS_FOLLOWED:
                     return True
                 here.pop()
-                pending.extend(onward.split(b"/")[::-1])
+                pending.extend(next_target.split(b"/")[::-1])
         return True

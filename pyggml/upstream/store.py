@@ -1,8 +1,8 @@
-"""The vendored repository: one parentless commit per pin, behind `refs/tags/pin/<name>`.
+"""The vendored repository: one parentless commit per pin, with the tag `refs/tags/pin/<name>`.
 
 `vendor/<upstream>` appears in one rename, complete and checked out, or not at all. A later pin is imported
-in a repository of its own beside it, and only its pack and its tag are moved over; so a process killed
-anywhere leaves what was there before, plus a directory that the next fetch removes.
+into a temporary repository beside it, and only its pack and its tag are moved over. So a process killed at any
+point leaves what was there before, plus a directory that the next fetch removes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyggml.upstream.pins import Pin, Pins
 from pyggml.upstream.progress import Progress, silent
 
 SERIES = "refs/heads/series"
-_OURS = "pyggml.upstream"
+_MARKER_KEY = "pyggml.upstream"
 _ATTRIBUTES = b"* -text !eol -ident !filter !working-tree-encoding !merge !diff\n"
 
 
@@ -33,10 +33,10 @@ class FetchResult:
 
     Attributes:
         pin: the pin's name.
-        commit: the imported commit, the base of every series on this pin.
+        commit: the imported commit, the base of the series on this pin.
         tree: its tree.
         changed: False if everything was there already.
-        created: True if the work tree `vendor/<upstream>` came into being.
+        created: True if the work tree `vendor/<upstream>` was created.
     """
 
     pin: str
@@ -48,7 +48,7 @@ class FetchResult:
 
 @dataclass(frozen=True)
 class PinState:
-    """How a pin stands.
+    """The state of a pin.
 
     Attributes:
         state: `fetched`, `not fetched`, `differs` (its tag has another tree than recorded) or `damaged`.
@@ -61,45 +61,46 @@ class PinState:
 
 
 def repository(project: Project, pins: Pins) -> Git:
-    """The vendored repository and its work tree; whether it exists is not looked at."""
+    """The vendored repository and its work tree; it may not exist."""
     work_tree = project.vendor_dir / pins.upstream
     return Git(work_tree / ".git", work_tree)
 
 
 def base_commit(project: Project, pins: Pins, pin: Pin) -> str:
-    """The id of the imported commit of `pin`, its tree compared with the recorded one.
+    """The id of the imported commit of `pin`; its tree is compared with the recorded one.
 
     Raises:
-        PyggmlError: it is not fetched, or its tree is another.
+        PyggmlError: it is not fetched, or has another tree.
     """
     try:
-        found = _tagged(project, pins, pin)
+        imported = _imported(project, pins, pin)
     except GitError as error:
         raise _damaged(project, pins, pin, error.stderr.splitlines()[:1]) from error
-    if found is None:
+    if imported is None:
         raise PyggmlError(f"pin {pin.name} is not fetched", f"Fetch it with: pyggml vendor fetch {pin.name}")
-    commit, tree = found
+    commit, tree = imported
     if tree != pin.tree:
         raise PyggmlError(
             f"pin {pin.name} is imported with tree {tree[:12]}, but vendor/pins.toml has {pin.tree[:12]}",
-            f"Import it anew with: pyggml vendor fetch {pin.name}",
+            f"Import it again with: pyggml vendor fetch {pin.name}",
         )
     return commit
 
 
 def pin_states(project: Project, pins: Pins) -> tuple[PinState, ...]:
-    """Every pin and how it stands, oldest first; never raises because something is missing."""
+    """The state of every pin, oldest first; never raises because something is missing."""
     states = []
     for pin in pins.pins:
         try:
-            found = _tagged(project, pins, pin)
+            imported = _imported(project, pins, pin)
         except GitError:
             states.append(PinState(pin, "damaged", None))
             continue
-        if found is None:
+        if imported is None:
             states.append(PinState(pin, "not fetched", None))
         else:
-            states.append(PinState(pin, "fetched" if found[1] == pin.tree else "differs", found[0]))
+            commit, tree = imported
+            states.append(PinState(pin, "fetched" if tree == pin.tree else "differs", commit))
     return tuple(states)
 
 
@@ -109,7 +110,7 @@ class StoreStatus:
 
     Attributes:
         work_tree: where it is, or will be.
-        repository: `present`, `absent` (no fetch yet) or `foreign` (something else is in its place).
+        repository: `present`, `absent` (not fetched yet) or `foreign` (something else is in its place).
     """
 
     work_tree: Path
@@ -117,38 +118,38 @@ class StoreStatus:
 
 
 def store_status(project: Project, pins: Pins) -> StoreStatus:
-    """Whether there is a repository of ours at `vendor/<upstream>`."""
-    place = project.vendor_dir / pins.upstream
+    """Whether pyggml's repository is at `vendor/<upstream>`."""
+    work_tree = project.vendor_dir / pins.upstream
     if is_ours(project, pins):
-        return StoreStatus(place, "present")
-    return StoreStatus(place, "absent" if _is_free(place) else "foreign")
+        return StoreStatus(work_tree, "present")
+    return StoreStatus(work_tree, "absent" if _is_free(work_tree) else "foreign")
 
 
 def is_ours(project: Project, pins: Pins) -> bool:
-    """Whether `vendor/<upstream>` is a repository that a fetch made."""
+    """Whether `vendor/<upstream>` is a repository created by a fetch."""
     git = repository(project, pins)
     if not git.git_dir.is_dir() or git.git_dir.is_symlink():
         return False
-    status, out = git.status("config", "--local", "--get", _OURS, ok=(0, 1, 128))
+    status, out = git.status("config", "--local", "--get", _MARKER_KEY, ok=(0, 1, 128))
     return status == 0 and out.decode("utf-8", "replace").strip() == pins.upstream
 
 
 def fetch(project: Project, pins: Pins, pin: Pin, report: Progress = silent) -> FetchResult:
     """Make sure that `pin` is imported; the first fetch also creates and checks out the work tree.
 
-    The caller holds the project's lock. Everything that is there already stays as it is; a tag whose tree
-    is not the recorded one is replaced by one whose tree is.
+    The caller holds the project's lock. Whatever is there already is kept; a tag with another tree than the
+    recorded one is replaced.
 
     Raises:
-        PyggmlError: the source cannot be had, is refused or has another content than recorded, or
-            something that is not ours stands at `vendor/<upstream>`; nothing is changed then.
+        PyggmlError: the source cannot be obtained, is refused or differs from what is recorded, or
+            something else is at `vendor/<upstream>`; nothing is changed then.
     """
     return import_pin(project, pins, pin, report, check=True)
 
 
 def import_pin(project: Project, pins: Pins, pin: Pin, report: Progress, *, check: bool) -> FetchResult:
-    """As `fetch`; without `check` the pin's `tree` is still unknown and is told by the result."""
-    from pyggml.upstream.sources import import_source
+    """Like `fetch`; without `check` the pin's `tree` is not known yet, and the result has it."""
+    from pyggml.upstream.import_source import import_source
 
     _remove_leftovers(project, pins)
     existing = repository(project, pins)
@@ -158,14 +159,14 @@ def import_pin(project: Project, pins: Pins, pin: Pin, report: Progress, *, chec
     elif check:
         with contextlib.suppress(PyggmlError):
             return FetchResult(pin.name, verify(project, pins, pin), pin.tree, changed=False, created=False)
-    with _beside(project, pins) as beside:
-        git = _new_repository(beside, pins, sharing=existing if have_repository else None)
+    with _temporary_directory(project, pins) as temporary:
+        git = _new_repository(temporary, pins, sharing=existing if have_repository else None)
         import_source(project, pins, pin, git, report)
         commit, tree = _commit_and_tree(git, pin.ref) or ("", "")
         if check and tree != pin.tree:
             raise PyggmlError(
                 f"pin {pin.name}: the source has tree {tree}, but vendor/pins.toml records {pin.tree}",
-                "Nothing was imported. If you changed `exclude` or the source, correct `tree` there.",
+                "Nothing was imported. If you changed `exclude` or the source, update `tree` in that file.",
             )
         if have_repository:
             _move_objects(git, existing)
@@ -173,14 +174,14 @@ def import_pin(project: Project, pins: Pins, pin: Pin, report: Progress, *, chec
             verify(project, pins, replace(pin, tree=tree))
         else:
             _check_out(git, commit, report)
-            _put_in_place(beside, project.vendor_dir / pins.upstream)
+            _rename(temporary, project.vendor_dir / pins.upstream)
     return FetchResult(pin.name, commit, tree, changed=True, created=not have_repository)
 
 
 def verify(project: Project, pins: Pins, pin: Pin) -> str:
-    """Check that `pin`'s tag has the recorded tree and that every object behind it is there.
+    """Check that `pin`'s tag has the recorded tree and that no object is missing; return the commit id.
 
-    The work tree is not looked at. Returns the commit id.
+    The work tree is not checked.
 
     Raises:
         PyggmlError: it is not fetched, has another tree, or objects are missing.
@@ -195,21 +196,22 @@ def verify(project: Project, pins: Pins, pin: Pin) -> str:
     return commit
 
 
-def _damaged(project: Project, pins: Pins, pin: Pin, told: list[str]) -> PyggmlError:
-    what = f": {'; '.join(told)}" if told else ""
+def _damaged(project: Project, pins: Pins, pin: Pin, details: list[str]) -> PyggmlError:
+    suffix = f": {'; '.join(details)}" if details else ""
     return PyggmlError(
-        f"pin {pin.name}: objects are missing in {repository(project, pins).git_dir}{what}",
+        f"pin {pin.name}: objects are missing in {repository(project, pins).git_dir}{suffix}",
         f"Restore them with: pyggml vendor fetch {pin.name}",
     )
 
 
-def _tagged(project: Project, pins: Pins, pin: Pin) -> tuple[str, str] | None:
+def _imported(project: Project, pins: Pins, pin: Pin) -> tuple[str, str] | None:
+    """The imported commit and its tree."""
     git = repository(project, pins)
     return _commit_and_tree(git, pin.ref) if git.git_dir.is_dir() else None
 
 
 def _commit_and_tree(git: Git, ref: str) -> tuple[str, str] | None:
-    # for-each-ref also takes what lies below `ref`, hence the name in the answer.
+    # for-each-ref also lists refs below `ref`, hence the name in its output.
     out = git.text("for-each-ref", "--format=%(refname) %(objectname) %(tree)", ref)
     for line in out.splitlines():
         words = line.split(" ")
@@ -219,20 +221,20 @@ def _commit_and_tree(git: Git, ref: str) -> tuple[str, str] | None:
 
 
 def _refuse_foreign(project: Project, pins: Pins) -> None:
-    place = project.vendor_dir / pins.upstream
-    if _is_free(place):
+    work_tree = project.vendor_dir / pins.upstream
+    if _is_free(work_tree):
         return
     raise PyggmlError(
-        f"{place} is in the way: pyggml did not make it",
+        f"{work_tree} is in the way: pyggml did not create it",
         "Move it away, or change `upstream` in vendor/pins.toml, and run the command again.",
     )
 
 
-def _is_free(place: Path) -> bool:
-    if place.is_symlink():
+def _is_free(path: Path) -> bool:
+    if path.is_symlink():
         return False
     try:
-        return not any(place.iterdir())
+        return not any(path.iterdir())
     except FileNotFoundError:
         return True
     except OSError:
@@ -245,37 +247,38 @@ def _prefix(pins: Pins) -> str:
 
 def _remove_leftovers(project: Project, pins: Pins) -> None:
     if project.vendor_dir.is_dir():
-        for left in project.vendor_dir.iterdir():
-            if left.name.startswith(_prefix(pins)):
-                # A git that outlived its killed parent may still be writing there: then it is the next one's.
-                shutil.rmtree(left, ignore_errors=True)
+        for leftover in project.vendor_dir.iterdir():
+            if leftover.name.startswith(_prefix(pins)):
+                # A git that outlived its killed parent may still be writing there; then a later fetch removes it.
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _beside(project: Project, pins: Pins) -> Iterator[Path]:
+def _temporary_directory(project: Project, pins: Pins) -> Iterator[Path]:
+    """A directory beside the work tree, so that a rename can put it in place."""
     try:
         project.vendor_dir.mkdir(exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix=_prefix(pins), dir=project.vendor_dir))
     except OSError as error:
-        raise PyggmlError(f"cannot write in {project.vendor_dir}: {error.strerror or error}") from error
+        raise PyggmlError(f"cannot write to {project.vendor_dir}: {error.strerror or error}") from error
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _new_repository(beside: Path, pins: Pins, sharing: Git | None) -> Git:
+def _new_repository(directory: Path, pins: Pins, sharing: Git | None) -> Git:
     require_git()
-    beside.chmod(0o777 & ~_umask())
+    directory.chmod(0o777 & ~_umask())
     run_outside(
-        "init", "--quiet", "--template=", "--initial-branch=series", "--object-format=sha1", str(beside)
+        "init", "--quiet", "--template=", "--initial-branch=series", "--object-format=sha1", str(directory)
     )
-    git = Git(beside / ".git", beside)
-    for key, value in (("gc.auto", "0"), ("maintenance.auto", "false"), (_OURS, pins.upstream)):
+    git = Git(directory / ".git", directory)
+    for key, value in (("gc.auto", "0"), ("maintenance.auto", "false"), (_MARKER_KEY, pins.upstream)):
         git.run("config", "--local", key, value)
     write_atomic(git.git_dir / "info" / "attributes", _ATTRIBUTES)
     if sharing is not None:
-        from pyggml.upstream.importer import quoted
+        from pyggml.upstream.fast_import import quoted
 
         objects = bytes((sharing.git_dir / "objects").absolute())
         write_atomic(git.git_dir / "objects" / "info" / "alternates", quoted(objects) + b"\n")
@@ -289,16 +292,16 @@ def _umask() -> int:
 
 
 def _move_objects(source: Git, target: Git) -> None:
-    packs = source.git_dir / "objects" / "pack"
-    into = target.git_dir / "objects" / "pack"
+    source_packs = source.git_dir / "objects" / "pack"
+    target_packs = target.git_dir / "objects" / "pack"
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        # The index last: git sees a pack by its index.
+        target_packs.mkdir(parents=True, exist_ok=True)
+        # The index comes last: git finds a pack by its index.
         for suffix in (".rev", ".pack", ".idx"):
-            for file in packs.glob(f"pack-*{suffix}"):
-                file.replace(into / file.name)
+            for file in source_packs.glob(f"pack-*{suffix}"):
+                file.replace(target_packs / file.name)
     except OSError as error:
-        raise PyggmlError(f"cannot write in {into}: {error.strerror or error}") from error
+        raise PyggmlError(f"cannot write to {target_packs}: {error.strerror or error}") from error
 
 
 def _check_out(git: Git, commit: str, report: Progress) -> None:
@@ -307,18 +310,18 @@ def _check_out(git: Git, commit: str, report: Progress) -> None:
     git.run("symbolic-ref", "HEAD", SERIES)
     git.run("read-tree", "-m", "-u", "HEAD")
     git.run("update-index", "-q", "--refresh")
-    left = git.run("status", "--porcelain", "-z", "--untracked-files=all")
-    if left:
+    differences = git.run("status", "--porcelain", "-z", "--untracked-files=all")
+    if differences:
         from pyggml.upstream.snapshot import shown
 
         raise PyggmlError(
-            f"this file system does not keep {shown(left.split(bytes(1))[0][3:])} as it is recorded",
-            "Nothing was put in place; use a file system that tells upper from lower case and keeps modes.",
+            f"this file system cannot store {shown(differences.split(bytes(1))[0][3:])} as recorded",
+            "Nothing was changed. Use a file system that is case-sensitive and keeps file modes.",
         )
 
 
-def _put_in_place(beside: Path, place: Path) -> None:
+def _rename(temporary: Path, work_tree: Path) -> None:
     try:
-        beside.rename(place)
+        temporary.rename(work_tree)
     except OSError as error:
-        raise PyggmlError(f"cannot put {place} in place: {error.strerror or error}") from error
+        raise PyggmlError(f"cannot create {work_tree}: {error.strerror or error}") from error

@@ -22,7 +22,7 @@ from pyggml.doctor.project import project_rows
 from pyggml.doctor.report import STATES, Report, Row
 from pyggml.doctor.tools import tool_rows
 from pyggml.project import Project
-from pyggml.upstream.pipconfig import PackageSources
+from pyggml.upstream.pip_config import PackageSources
 from tests.builder.cuda.conftest import make_toolkit, make_wheels
 
 PINS = """\

@@ -19,7 +19,7 @@ from pyggml.errors import PyggmlError, UsageError
 from pyggml.models import known
 from pyggml.models.known import KNOWN, KnownModel, find_model, get_model
 from pyggml.upstream.cache import cached_path
-from pyggml.upstream.pipconfig import PackageSources
+from pyggml.upstream.pip_config import PackageSources
 from tests.upstream.helpers import member, tar_bytes
 from tests.upstream.index_server import Index, serving
 
@@ -79,7 +79,7 @@ def test_kept_model_needs_neither_network_nor_pip(monkeypatch: pytest.MonkeyPatc
     def never(*_: object) -> PackageSources:
         raise AssertionError("asked for package sources")
 
-    monkeypatch.setattr("pyggml.upstream.sdist.package_sources", never)
+    monkeypatch.setattr("pyggml.upstream.package_files.package_sources", never)
     assert get_model(model) == path
 
 

@@ -98,7 +98,7 @@ def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def with_proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pyggml.upstream.adding import NewPin, add, directory_source
+    from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 
     directory = tmp_path_factory.mktemp("proofs") / "box"
     source, root = directory / "upstream", directory / "project"
@@ -112,7 +112,7 @@ def with_proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "vendor/pins.toml").write_text('upstream = "up"\n')
     project = Project(root)
     with project.lock("test"):
-        add(project, NewPin("one", directory_source(project, source), make_default=True))
+        add_pin(project, NewPin("one", directory_source(project, source), make_default=True))
     box = Sandbox(project)
     box.patch("first", "main.c", 'one %d\\n", 0', 'one %d\\n", 1')
     box.patch("middle", "README.md", "x\n", "y\n")

@@ -186,7 +186,7 @@ def test_bisect_with_a_build_finds_its_programs_on_the_path(box: Sandbox) -> Non
 
 def test_a_rebase_stops_at_the_first_patch_that_does_not_build(box: Sandbox) -> None:
     """Upstream gave main() a second name for its result: the text merges, the compiler refuses."""
-    from pyggml.upstream.adding import NewPin, add, directory_source
+    from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 
     box.ok("patch", "edit", "second")
     box.replace("main.c", "    return 0;\n", "    int code = 0;\n    return code;\n")
@@ -199,7 +199,7 @@ def test_a_rebase_stops_at_the_first_patch_that_does_not_build(box: Sandbox) -> 
             text.replace("#include", "extern int code(void);\n#define code code()\n#include")
         )
     with box.project.lock("test"):
-        add(box.project, NewPin("two", directory_source(box.project, source), make_default=False))
+        add_pin(box.project, NewPin("two", directory_source(box.project, source), make_default=False))
     done = box.pyggml("patch", "rebase", "--onto", "two", "--compile", "--json")
     assert done.code == 3, done.out + done.err
     dossier = done.json["dossier"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from series_helpers import Sandbox
 
 from pyggml.project import Project
-from pyggml.upstream.adding import NewPin, add, directory_source
+from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def make_two_pins(directory: Path, old: dict[str, str], new: dict[str, str]) -> 
         source = directory / f"upstream-{name}"
         write_upstream(source, files)
         with project.lock("test"):
-            add(project, NewPin(name, directory_source(project, source), make_default=name == "one"))
+            add_pin(project, NewPin(name, directory_source(project, source), make_default=name == "one"))
     return TwoPins(project)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.project import Project
-from pyggml.upstream.adding import NewPin, add, directory_source
+from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import repository
 
@@ -144,5 +144,5 @@ def make_sandbox(directory: Path) -> Sandbox:
     (root / "vendor" / "pins.toml").write_text('upstream = "up"\n', "utf-8")
     project = Project(root)
     with project.lock("test"):
-        add(project, NewPin("one", directory_source(project, source), make_default=True))
+        add_pin(project, NewPin("one", directory_source(project, source), make_default=True))
     return Sandbox(project)

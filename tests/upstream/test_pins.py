@@ -6,7 +6,7 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.upstream.pins import GitSource, Pin, SdistSource, add_pin, read_pins
+from pyggml.upstream.pins import GitSource, Pin, SdistSource, write_pin, read_pins
 from tests.upstream.helpers import Upstream, write_project
 
 TREE = "a" * 40
@@ -76,10 +76,10 @@ def test_recorded_pins_of_this_repository_are_valid_and_in_order() -> None:
         ('version = "1"', 'version = "1"\nsubdir = "/x"', "pin.old.source.subdir must be a relative path"),
         ('project = "p"', 'project = "p/../q"', "pin.old.source.project must be"),
         ("[pin.old.source]", "[pin.old.sauce]", "unknown key 'sauce'"),
-        ("[pin.old", '[pin."a..b"', "'a..b' cannot be a pin's name"),
-        ("[pin.old", '[pin."x.lock"', "'x.lock' cannot be a pin's name"),
-        ("[pin.old", '[pin."a b"', "'a b' cannot be a pin's name"),
-        ("[pin.old", '[pin."-x"', "'-x' cannot be a pin's name"),
+        ("[pin.old", '[pin."a..b"', "'a..b' is not a valid pin name"),
+        ("[pin.old", '[pin."x.lock"', "'x.lock' is not a valid pin name"),
+        ("[pin.old", '[pin."a b"', "'a b' is not a valid pin name"),
+        ("[pin.old", '[pin."-x"', "'-x' is not a valid pin name"),
         ('"llama.cpp"', "llama.cpp", "is not valid TOML"),
     ],
 )
@@ -113,13 +113,13 @@ def test_added_pin_comes_last_and_comments_stay(empty: Project) -> None:
     pin = Pin(
         "1.5-new", "c" * 40, TREE, ("do cs", "\u00e4"), GitSource("https://example.org/x.git", "in/side")
     )
-    add_pin(empty, pin, make_default=False)
+    write_pin(empty, pin, make_default=False)
     assert empty.pins_file.read_text("utf-8").startswith(TEXT.rstrip())
     assert [one.name for one in read_pins(empty).pins] == ["old", "1.5-new"]
     assert read_pins(empty).get("1.5-new") == pin
     assert read_pins(empty).default == "old"
     with pytest.raises(PyggmlError, match="already a pin"):
-        add_pin(empty, pin, make_default=True)
+        write_pin(empty, pin, make_default=True)
 
 
 def test_first_pin_becomes_the_default(empty: Project) -> None:
@@ -128,7 +128,7 @@ def test_first_pin_becomes_the_default(empty: Project) -> None:
     with pytest.raises(PyggmlError, match="no pins yet"):
         read_pins(empty).get(None)
     pin = Pin("x", None, TREE, (), SdistSource("p", "1", "p-1.tar.gz", "b" * 64))
-    add_pin(empty, pin, make_default=False)
+    write_pin(empty, pin, make_default=False)
     assert read_pins(empty).get(None) == pin
     assert "# mine" in empty.pins_file.read_text()
 
@@ -136,5 +136,5 @@ def test_first_pin_becomes_the_default(empty: Project) -> None:
 def test_second_pin_can_become_the_default(tmp_path: Path, upstream: Upstream) -> None:
     project = write_project(tmp_path / "project", one=upstream.pin())
     pin = Pin("two", None, TREE, (), SdistSource("p", "1", "p-1.tar.gz", "b" * 64))
-    add_pin(project, pin, make_default=True)
+    write_pin(project, pin, make_default=True)
     assert read_pins(project).get(None) == pin

@@ -24,7 +24,7 @@ def make_checkout(vendored: Git, place: Path, head: str, tree: str, stages: tupl
     Raises:
         PyggmlError: it cannot be written.
     """
-    from pyggml.upstream.importer import quoted
+    from pyggml.upstream.fast_import import quoted
 
     beside = place.with_name(f".{place.name}.new")
     try:

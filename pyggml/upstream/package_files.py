@@ -1,4 +1,4 @@
-"""Package files, mostly sdists: found through the machine's package sources, kept in the cache."""
+"""Finds package files, mostly sdists, in the machine's package sources and keeps them in the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyggml.errors import PyggmlError
 from pyggml.upstream.cache import cache_dir, cached_path, file_sha256
 from pyggml.upstream.download import download, host_of, reason
 from pyggml.upstream.pins import SdistSource, is_file_name
-from pyggml.upstream.pipconfig import PackageSources, package_sources
+from pyggml.upstream.pip_config import PackageSources, package_sources
 from pyggml.upstream.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place that has the wanted file: a `path` on this machine, or a `url`."""
+    """Where a wanted file can be found: at a `path` on this machine, or at a `url`."""
 
     file: str
     path: Path | None = None
@@ -38,13 +38,13 @@ class Candidate:
 
 
 def get_sdist(source: SdistSource, report: Progress, sources: PackageSources | None = None) -> Path:
-    """The archive of `source` in the cache, as `get_file` gets it.
+    """The archive of `source` in the cache; see `get_file`.
 
     Raises:
-        PyggmlError: no source has it, no network, or only a file with another checksum is to be had.
+        PyggmlError: see `get_file`.
     """
-    trust = "Nothing was unpacked. If you trust that file, correct the pin in vendor/pins.toml."
-    return get_file(source.project, source.file, source.sha256, report, sources, trust)
+    hint = "Nothing was unpacked. If you trust that file, correct the pin in vendor/pins.toml."
+    return get_file(source.project, source.file, source.sha256, report, sources, hint)
 
 
 def get_file(
@@ -53,56 +53,57 @@ def get_file(
     sha256: str,
     report: Progress,
     sources: PackageSources | None = None,
-    mismatch: str = "Nothing was unpacked.",
+    mismatch_hint: str = "Nothing was unpacked.",
 ) -> Path:
-    """One file of a package, sdist or wheel, in the cache, fetched there if need be; its checksum is right.
+    """The path in the cache of one file of a package (sdist or wheel), downloaded if necessary and verified.
 
-    With the file in the cache nothing is asked of the network, nor of pip.
+    If the file is in the cache, neither the network nor pip is used.
 
     Args:
         sources: where to look; by default where pip would.
-        mismatch: the hint where only a file with another checksum is to be had.
+        mismatch_hint: the hint if the sources only have a file with another checksum.
 
     Raises:
-        PyggmlError: no source has it, no network, or only a file with another checksum is to be had.
+        PyggmlError: no source has it, there is no network, or the sources only have a file with another
+            checksum.
     """
     target = cached_path(sha256, file)
-    with _only_one(target.parent):
+    with _exclusive(target.parent):
         if target.is_file():
             if file_sha256(target, report) == sha256:
                 return target
             target.unlink()
-        finder = Finder(project, sources or package_sources(), report)
+        finder = PackageFinder(project, sources or package_sources(), report)
         failure: PyggmlError | None = None
         for candidate in finder.find(lambda name: name == file):
             if candidate.sha256 in (None, sha256):
                 part = target.with_name(f"{target.name}.part")
                 try:
-                    found = _obtain(finder, candidate, part, sha256)
+                    actual = _obtain(finder, candidate, part, sha256)
                 except PyggmlError as error:
                     failure = failure or error
                     continue
-                if found == sha256:
+                if actual == sha256:
                     part.replace(target)
                     return target
                 part.unlink(missing_ok=True)
             else:
-                found = candidate.sha256 or ""
+                actual = candidate.sha256 or ""
             failure = PyggmlError(
-                f"{file} from {candidate.place} has sha256 {found}, but {sha256} is recorded", mismatch
+                f"{file} from {candidate.place} has sha256 {actual}, but {sha256} is recorded", mismatch_hint
             )
         if failure is not None:
             raise failure
-        raise _nowhere(file, target, finder.troubles)
+        raise _not_found(file, target, finder.problems)
 
 
 def find_sdist(
     project: str, version: str, report: Progress, sources: PackageSources | None = None
 ) -> SdistSource:
-    """Look up the sdist of `project` in `version`, put it into the cache and describe it.
+    """Find the sdist of `project` in `version`, put it into the cache and return its description.
 
     Raises:
-        PyggmlError: `version` is no version, no source has it, or there is no network.
+        PyggmlError: `version` is not a version, no source has it, or there is no network.
     """
     import packaging.version
 
@@ -110,9 +111,9 @@ def find_sdist(
         wanted = packaging.version.Version(version)
     except packaging.version.InvalidVersion as error:
         raise PyggmlError(
-            f"{version} is not a version of a Python package", "Write PROJECT==VERSION."
+            f"{version} is not a version of a Python package", "Write it as PROJECT==VERSION."
         ) from error
-    finder = Finder(project, sources or package_sources(), report)
+    finder = PackageFinder(project, sources or package_sources(), report)
     for candidate in finder.find(lambda name: _is_sdist(name, project, wanted)):
         name = candidate.file
         if candidate.sha256 is not None:
@@ -120,34 +121,34 @@ def find_sdist(
             get_sdist(source, report, sources)
             return source
         incoming = cache_dir() / "incoming"
-        with _only_one(incoming):
+        with _exclusive(incoming):
             part = incoming / f"{name}.part"
             part.unlink(missing_ok=True)
             digest = _obtain(finder, candidate, part, None)
             target = cached_path(digest, name)
-            with _only_one(target.parent):
+            with _exclusive(target.parent):
                 part.replace(target)
         return SdistSource(project, version, name, digest)
-    raise _nowhere(f"an sdist of {project} {version}", None, finder.troubles)
+    raise _not_found(f"an sdist of {project} {version}", None, finder.problems)
 
 
-class Finder:
-    """Looks through the package sources for the files of one project.
+class PackageFinder:
+    """Searches the package sources for the files of one project.
 
     Attributes:
-        troubles: why a source could not be asked, for the message if nothing else has the file.
+        problems: why sources could not be searched, for the message if no other source has the file.
     """
 
     def __init__(self, project: str, sources: PackageSources, report: Progress) -> None:
         self.project = project
         self.sources = sources
         self.report = report
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self._session: requests.Session | None = None
 
     @property
     def session(self) -> requests.Session:
-        """The one HTTP session, made when first needed: certificates and proxy as pip has them."""
+        """The HTTP session, created when first needed, with pip's certificates and proxy."""
         if self._session is None:
             import requests
 
@@ -163,56 +164,56 @@ class Finder:
                 self._session.proxies = {"http": self.sources.proxy, "https": self.sources.proxy}
         return self._session
 
-    def find(self, wanted: Callable[[str], bool]) -> Iterator[Candidate]:
-        """Every file whose name is `wanted`; what lies on this machine comes first."""
+    def find(self, matches: Callable[[str], bool]) -> Iterator[Candidate]:
+        """Every file whose name `matches`; files on this machine come first."""
         remote: list[tuple[str, bool]] = []
         for link in self.sources.find_links:
             local = _local_path(link)
             if local is None:
                 remote.append((link, False))
             else:
-                yield from self._in_folder(local, wanted)
+                yield from self._in_directory(local, matches)
         for index in self.sources.indexes:
             local = _local_path(index)
             if local is None:
                 remote.append((index, True))
             else:
-                yield from self._in_folder(local / _normalized(self.project), wanted)
+                yield from self._in_directory(local / _normalized(self.project), matches)
         for url, is_index in remote:
-            yield from self._at_url(url, is_index, wanted)
+            yield from self._at_url(url, is_index, matches)
 
-    def _in_folder(self, place: Path, wanted: Callable[[str], bool]) -> Iterator[Candidate]:
-        page = place
+    def _in_directory(self, directory: Path, matches: Callable[[str], bool]) -> Iterator[Candidate]:
+        page = directory
         with contextlib.suppress(OSError):
-            if place.is_dir():
-                for path in sorted(place.iterdir()):
-                    if wanted(path.name) and path.is_file():
+            if directory.is_dir():
+                for path in sorted(directory.iterdir()):
+                    if matches(path.name) and path.is_file():
                         yield Candidate(path.name, path=path)
-                page = place / "index.html"
+                page = directory / "index.html"
             if page.is_file():
-                yield from self._in_page(page.read_bytes(), page.absolute().as_uri(), wanted)
+                yield from self._in_page(page.read_bytes(), page.absolute().as_uri(), matches)
 
-    def _in_page(self, html: bytes, base_url: str, wanted: Callable[[str], bool]) -> Iterator[Candidate]:
+    def _in_page(self, html: bytes, base_url: str, matches: Callable[[str], bool]) -> Iterator[Candidate]:
         import pypi_simple
 
         page = pypi_simple.ProjectPage.from_html(self.project, html, base_url=base_url)
-        yield from self._candidates(page.packages, base_url, wanted)
+        yield from self._candidates(page.packages, base_url, matches)
 
     def _candidates(
-        self, packages: Iterable[object], base_url: str, wanted: Callable[[str], bool]
+        self, packages: Iterable[object], base_url: str, matches: Callable[[str], bool]
     ) -> Iterator[Candidate]:
         import pypi_simple
 
         base = urlsplit(base_url)
         for package in packages:
             assert isinstance(package, pypi_simple.DistributionPackage)  # noqa: S101
-            if not is_file_name(package.filename) or not wanted(package.filename):
+            if not is_file_name(package.filename) or not matches(package.filename):
                 continue
             digest = package.digests.get("sha256")
             url = package.url.partition("#")[0]
             local = _local_path(url)
             if local is not None:
-                # Only a page on this machine may point to a file on this machine.
+                # Only a page on this machine may link to files on this machine.
                 if base.scheme == "file" and local.is_file():
                     yield Candidate(package.filename, path=local, sha256=digest)
                 continue
@@ -221,7 +222,7 @@ class Finder:
                 auth = (unquote(base.username), unquote(base.password or ""))
             yield Candidate(package.filename, url=url, sha256=digest, auth=auth)
 
-    def _at_url(self, url: str, is_index: bool, wanted: Callable[[str], bool]) -> Iterator[Candidate]:
+    def _at_url(self, url: str, is_index: bool, matches: Callable[[str], bool]) -> Iterator[Candidate]:
         import pypi_simple
         import requests
 
@@ -231,11 +232,10 @@ class Finder:
                 client = pypi_simple.PyPISimple(url, session=self.session)
                 packages = client.get_project_page(self.project, timeout=self.sources.timeout).packages
             else:
-                answer = self.session.get(url, timeout=self.sources.timeout)
-                answer.raise_for_status()
-                packages = pypi_simple.ProjectPage.from_html(
-                    self.project, answer.content, base_url=url
-                ).packages
+                response = self.session.get(url, timeout=self.sources.timeout)
+                response.raise_for_status()
+                page = pypi_simple.ProjectPage.from_html(self.project, response.content, base_url=url)
+                packages = page.packages
         except pypi_simple.NoSuchProjectError:
             return
         except (
@@ -244,13 +244,13 @@ class Finder:
             pypi_simple.UnsupportedRepoVersionError,
             ValueError,
         ) as error:
-            self.troubles.append(f"{host_of(url)}: {reason(error)}")
+            self.problems.append(f"{host_of(url)}: {reason(error)}")
             return
-        yield from self._candidates(packages, url, wanted)
+        yield from self._candidates(packages, url, matches)
 
 
-def _obtain(finder: Finder, candidate: Candidate, part: Path, sha256: str | None) -> str:
-    """Put what `candidate` has into `part` and return its checksum."""
+def _obtain(finder: PackageFinder, candidate: Candidate, part: Path, sha256: str | None) -> str:
+    """Copy or download `candidate` into `part` and return its checksum."""
     name = candidate.file
     if candidate.path is not None:
         try:
@@ -261,43 +261,45 @@ def _obtain(finder: Finder, candidate: Candidate, part: Path, sha256: str | None
         return file_sha256(part, finder.report)
     resuming = part.exists()
     _download(finder, candidate, part)
-    found = file_sha256(part, finder.report)
-    if resuming and found != sha256:
-        # What was there may have been of another file or damaged: once more, from the start.
+    actual = file_sha256(part, finder.report)
+    if resuming and actual != sha256:
+        # What was there may have been damaged, or part of another file: start again.
         part.unlink()
         _download(finder, candidate, part)
-        found = file_sha256(part, finder.report)
+        actual = file_sha256(part, finder.report)
     finder.report(f"checking {name}", 1, 1)
-    return found
+    return actual
 
 
-def _download(finder: Finder, candidate: Candidate, part: Path) -> None:
+def _download(finder: PackageFinder, candidate: Candidate, part: Path) -> None:
     download(finder.session, candidate.url, part, finder.report, finder.sources.timeout, candidate.auth)
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def _exclusive(directory: Path) -> Iterator[None]:
+    """Hold a directory of the cache against other processes."""
     import filelock
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PyggmlError(
-            f"cannot write in the cache {folder}: {error.strerror or error}",
-            "Name another directory with the environment variable PYGGML_CACHE_DIR.",
+            f"cannot write to the cache {directory}: {error.strerror or error}",
+            "Set the environment variable PYGGML_CACHE_DIR to another directory.",
         ) from error
-    with filelock.FileLock(folder / ".lock"):
+    with filelock.FileLock(directory / ".lock"):
         yield
 
 
-def _nowhere(what: str, target: Path | None, troubles: list[str]) -> PyggmlError:
-    put = f", or put the file at {target}" if target is not None else ""
-    if troubles:
+def _not_found(what: str, target: Path | None, problems: list[str]) -> PyggmlError:
+    or_by_hand = f", or put the file at {target}" if target is not None else ""
+    if problems:
         return PyggmlError(
-            f"cannot get {what}: {'; '.join(troubles)}", f"Check the network and pip's configuration{put}."
+            f"cannot get {what}: {'; '.join(problems)}",
+            f"Check the network and pip's configuration{or_by_hand}.",
         )
     return PyggmlError(
-        f"no package source has {what}", f"Look at the sources in `python -m pip config list`{put}."
+        f"no package source has {what}", f"Check the sources with `python -m pip config list`{or_by_hand}."
     )
 
 
@@ -306,13 +308,13 @@ def _is_sdist(name: str, project: str, version: object) -> bool:
     import pypi_simple
 
     try:
-        found, its_version, kind = pypi_simple.parse_filename(name, project)
+        parsed_project, parsed_version, kind = pypi_simple.parse_filename(name, project)
         return (
             kind == "sdist"
-            and found is not None
-            and its_version is not None
-            and _normalized(found) == _normalized(project)
-            and packaging.version.Version(its_version) == version
+            and parsed_project is not None
+            and parsed_version is not None
+            and _normalized(parsed_project) == _normalized(project)
+            and packaging.version.Version(parsed_version) == version
         )
     except (pypi_simple.UnparsableFilenameError, packaging.version.InvalidVersion):
         return False
@@ -324,11 +326,11 @@ def _normalized(project: str) -> str:
     return packaging.utils.canonicalize_name(project)
 
 
-def _local_path(place: str) -> Path | None:
-    """The path that `place` is, or None if it is to be had over a network."""
-    parts = urlsplit(place)
+def _local_path(location: str) -> Path | None:
+    """`location` as a path on this machine, or None if it is remote."""
+    parts = urlsplit(location)
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     if parts.scheme in ("http", "https", "ftp") or "+" in parts.scheme:
         return None
-    return Path(place).expanduser()
+    return Path(location).expanduser()

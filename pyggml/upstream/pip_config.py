@@ -1,6 +1,6 @@
-"""Where this machine gets Python packages from, as its pip is configured.
+"""Where this machine gets Python packages from: pip's own configuration.
 
-A mirror, a proxy or a private certificate that pip has been told about once needs no telling again.
+A mirror, a proxy or a private certificate that pip knows about works here as well.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 DEFAULT_INDEX = PYPI_SIMPLE_ENDPOINT.rstrip("/")
 _DEFAULT_TIMEOUT_SECONDS = 15.0
 _SECTIONS = ("global", "install", "download", ":env:")
-"""Later ones win, as in pip (https://pip.pypa.io/en/stable/topics/configuration/)."""
-_NO = ("", "0", "no", "false", "off")
+"""Later ones override earlier ones, as in pip (https://pip.pypa.io/en/stable/topics/configuration/)."""
+_FALSE = ("", "0", "no", "false", "off")
 
 
 @dataclass(frozen=True)
 class PackageSources:
-    """Where packages come from, and how to get there.
+    """Where packages come from, and how to reach it.
 
     Attributes:
         indexes: URLs of simple indexes, in pip's order.
-        find_links: folders, files or URLs with links to archives.
-        cert: a file or folder of certificates to trust.
-        client_cert: a file with a client's certificate and key.
-        proxy: a proxy's URL.
+        find_links: directories, files or URLs with links to archives.
+        cert: a file or directory of certificates to trust.
+        client_cert: a file with a client certificate and key.
+        proxy: the URL of a proxy.
         timeout: seconds to wait for an answer.
     """
 
@@ -43,7 +43,7 @@ class PackageSources:
 
 
 def package_sources(python: str = sys.executable) -> PackageSources:
-    """This machine's package sources: `python -m pip config list`, and the environment without pip.
+    """This machine's package sources, from `python -m pip config list` and the environment.
 
     Args:
         python: the interpreter whose pip is asked.
@@ -52,7 +52,7 @@ def package_sources(python: str = sys.executable) -> PackageSources:
 
 
 def from_settings(lines: str) -> PackageSources:
-    """The sources that these `section.key='value'` lines, as pip prints them, stand for."""
+    """The sources configured by `section.key='value'` lines, as pip prints them."""
     settings: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in lines.splitlines():
         name, _, literal = line.partition("=")
@@ -72,7 +72,7 @@ def from_settings(lines: str) -> PackageSources:
 
 def _sources(merged: Mapping[str, str]) -> PackageSources:
     indexes: list[str] = []
-    if merged.get("no-index", "").strip().lower() in _NO:
+    if merged.get("no-index", "").strip().lower() in _FALSE:
         indexes = [merged.get("index-url", "").strip() or DEFAULT_INDEX]
         indexes += merged.get("extra-index-url", "").split()
     try:

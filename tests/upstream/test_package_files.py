@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.upstream import download, sdist
+from pyggml.upstream import download, package_files
 from pyggml.upstream.cache import cached_path
 from pyggml.upstream.pins import SdistSource
-from pyggml.upstream.pipconfig import DEFAULT_INDEX, PackageSources, from_settings, package_sources
+from pyggml.upstream.pip_config import DEFAULT_INDEX, PackageSources, from_settings, package_sources
 from pyggml.upstream.progress import silent
 from tests.upstream.helpers import GOOD, Upstream, fetch, leftovers, pyggml, sdist_pin, tree_id, write_project
 from tests.upstream.index_server import Index, serving
@@ -40,7 +40,7 @@ def over(index: Index, **more: object) -> PackageSources:
 
 
 def get(index: Index) -> bytes:
-    return sdist.get_sdist(SOURCE, silent, over(index)).read_bytes()
+    return package_files.get_sdist(SOURCE, silent, over(index)).read_bytes()
 
 
 def part_file() -> Path:
@@ -67,7 +67,7 @@ def test_cached_archive_needs_neither_network_nor_pip(
     def never(*_: object) -> PackageSources:
         raise AssertionError("asked for package sources")
 
-    monkeypatch.setattr(sdist, "package_sources", never)
+    monkeypatch.setattr(package_files, "package_sources", never)
     assert fetch(project).changed
 
 
@@ -94,7 +94,7 @@ def test_next_run_resumes_what_an_earlier_one_left(index: Index, ranges: bool) -
     index.cut = [50_000, 0, 0] if ranges else [50_000, 50_000, 50_000]
     with pytest.raises(PyggmlError, match="cannot download") as error:
         get(index)
-    assert error.value.hint is not None and "goes on from there" in error.value.hint
+    assert error.value.hint is not None and "continue from there" in error.value.hint
     assert part_file().read_bytes() == DATA[:50_000]
     index.asked.clear()
     assert get(index) == DATA
@@ -129,7 +129,7 @@ def test_checksum_told_by_the_index_saves_the_transfer(index: Index) -> None:
 def test_second_index_has_the_right_one(index: Index) -> None:
     with serving(Index({FILE: b"another build"})) as first:
         sources = PackageSources(indexes=(first.url, index.url), timeout=5)
-        assert sdist.get_sdist(SOURCE, silent, sources).read_bytes() == DATA
+        assert package_files.get_sdist(SOURCE, silent, sources).read_bytes() == DATA
 
 
 def test_no_network_says_so_in_two_lines(tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ def test_no_network_says_so_in_two_lines(tmp_path: Path) -> None:
 def test_credentials_in_an_index_url_are_used_but_never_shown() -> None:
     sources = PackageSources(indexes=("http://user:hunter2@127.0.0.1:9/simple",), timeout=1)
     with pytest.raises(PyggmlError) as error:
-        sdist.get_sdist(SOURCE, silent, sources)
+        package_files.get_sdist(SOURCE, silent, sources)
     assert "hunter2" not in str(error.value)
 
 
 def test_file_that_no_index_has(index: Index) -> None:
     with pytest.raises(PyggmlError, match="no package source has gone-1"):
-        sdist.get_sdist(SdistSource("up", "1.0", "gone-1.tar.gz", "0" * 64), silent, over(index))
+        package_files.get_sdist(SdistSource("up", "1.0", "gone-1.tar.gz", "0" * 64), silent, over(index))
     with pytest.raises(PyggmlError, match="no package source has"):
-        sdist.get_sdist(SdistSource("other", "1.0", FILE, "0" * 64), silent, over(index))
+        package_files.get_sdist(SdistSource("other", "1.0", FILE, "0" * 64), silent, over(index))
 
 
 @pytest.mark.parametrize("how", ["path", "url", "folder-with-page", "index", "index-with-page"])
@@ -175,7 +175,7 @@ def test_folders_on_this_machine(tmp_path: Path, how: str) -> None:
     else:
         link = str(folder) if how == "path" else folder.as_uri()
         sources = PackageSources(indexes=(), find_links=(link,))
-    found = sdist.get_sdist(SOURCE, silent, sources)
+    found = package_files.get_sdist(SOURCE, silent, sources)
     assert found.read_bytes() == DATA
     assert found.is_relative_to(os.environ["PYGGML_CACHE_DIR"])
 
@@ -184,23 +184,23 @@ def test_remote_page_cannot_name_files_of_this_machine(tmp_path: Path) -> None:
     secret = tmp_path / FILE
     secret.write_bytes(DATA)
     page = f'<a href="{secret.as_uri()}">{FILE}</a>'
-    finder = sdist.Finder("up", PackageSources(), silent)
+    finder = package_files.PackageFinder("up", PackageSources(), silent)
     assert list(finder._in_page(page.encode(), "http://127.0.0.1/simple/up/", lambda name: True)) == []
 
 
 @pytest.mark.parametrize("digests", [True, False])
 def test_find_sdist_takes_the_sdist_of_that_version(index: Index, digests: bool) -> None:
     index.digests = digests
-    found = sdist.find_sdist("Up", "1.0.0", silent, over(index))
+    found = package_files.find_sdist("Up", "1.0.0", silent, over(index))
     assert (found.file, found.sha256) == (FILE, SOURCE.sha256)
     assert cached_path(SOURCE.sha256, FILE).read_bytes() == DATA
 
 
 def test_find_sdist_of_a_version_that_is_not_there(index: Index) -> None:
     with pytest.raises(PyggmlError, match=r"an sdist of up 3\.0"):
-        sdist.find_sdist("up", "3.0", silent, over(index))
+        package_files.find_sdist("up", "3.0", silent, over(index))
     with pytest.raises(PyggmlError, match="not a version"):
-        sdist.find_sdist("up", "latest", silent, over(index))
+        package_files.find_sdist("up", "latest", silent, over(index))
 
 
 def test_pip_settings_environment_over_section_over_global() -> None:

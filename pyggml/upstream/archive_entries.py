@@ -1,4 +1,4 @@
-"""Reading tar and zip archives member by member, strictly: what is cut off or malformed is an error."""
+"""Reads tar and zip archives member by member, strictly: a cut-off or malformed archive is an error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import IO, BinaryIO, Self, cast
 
 from pyggml.errors import PyggmlError
 from pyggml.upstream.progress import Progress, silent
-from pyggml.upstream.snapshot import EXECUTABLE, FILE, SYMLINK, Entry, shown
+from pyggml.upstream.snapshot import EXECUTABLE, FILE, SYMLINK, SourceEntry, shown
 
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_LINK_BYTES = 1 << 16
 _CHUNK = 1 << 20
 
-_UNREADABLE = (
+_READ_ERRORS = (
     OSError,
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -35,19 +35,19 @@ _UNREADABLE = (
 )
 
 
-def archive_entries(path: Path, report: Progress = silent) -> Iterator[Entry]:
-    """The members of the archive `path` in their order; each one's content is valid until the next.
+def archive_entries(path: Path, report: Progress = silent) -> Iterator[SourceEntry]:
+    """The members of the archive `path` in order; each one's content is valid until the next is requested.
 
     Args:
-        path: a zip file, or a tar file plain or compressed with gzip, xz or bzip2; told by content.
-        report: told how much of the file has been read, in bytes.
+        path: a zip file, or a tar file, plain or compressed with gzip, xz or bzip2; recognized by content.
+        report: called with the number of bytes read so far.
 
     Raises:
-        PyggmlError: it cannot be read, is no such archive, is encrypted, or is cut off.
+        PyggmlError: it cannot be read, is not such an archive, is encrypted, or is cut off.
     """
     try:
         with path.open("rb") as file:
-            counting = _Counted(file, path, report)
+            counting = _CountingReader(file, path, report)
             start = file.read(512)
             file.seek(0)
             if start.startswith(b"PK"):
@@ -56,21 +56,22 @@ def archive_entries(path: Path, report: Progress = silent) -> Iterator[Entry]:
                 yield from _tar_entries(_decompressed(counting, start, path), path)
             size = path.stat().st_size
             report(f"importing {path.name}", size, size)
-    except _UNREADABLE as error:
+    except _READ_ERRORS as error:
         raise _unreadable(path, error) from error
 
 
 def _unreadable(path: Path, error: Exception) -> PyggmlError:
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and error.errno is not None:
         return PyggmlError(f"cannot read {path}: {error.strerror}", "Nothing was imported.")
-    told = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     return PyggmlError(
-        f"{path.name}: the archive is damaged or cut off ({told})", "Nothing was imported; get it again."
+        f"{path.name}: the archive is damaged or cut off ({reason})",
+        "Nothing was imported. Get the archive again.",
     )
 
 
 class _Content:
-    """A member's content; what goes wrong while it is read is told as for the archive itself."""
+    """A member's content; errors while reading it are reported like those of the archive itself."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
         self._stream = stream
@@ -79,12 +80,12 @@ class _Content:
     def read(self, size: int = -1, /) -> bytes:
         try:
             return self._stream.read(size)
-        except _UNREADABLE as error:
+        except _READ_ERRORS as error:
             raise _unreadable(self._path, error) from error
 
 
-class _Counted(io.RawIOBase):
-    """The archive's file, telling how far it has been read."""
+class _CountingReader(io.RawIOBase):
+    """The archive's file; reports how far it has been read."""
 
     def __init__(self, file: BinaryIO, path: Path, report: Progress) -> None:
         self._file = file
@@ -121,19 +122,19 @@ def _decompressed(raw: io.RawIOBase, start: bytes, path: Path) -> IO[bytes]:
     if start[257:262] == b"ustar":
         return file
     raise PyggmlError(
-        f"{path.name} is not an archive that pyggml knows",
-        "Known are zip and tar, plain or as gz, xz or bz2.",
+        f"{path.name} is not an archive that pyggml can read",
+        "Use zip, or tar (plain or compressed with gz, xz or bz2).",
     )
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """`tarfile` takes a header that is cut off or garbled for the end of the archive; here it is an error."""
+    """`tarfile` treats a cut-off or garbled header as the end of the archive; here it is an error."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         info = super().frombuf(buf, encoding, errors)
         if info.type in b"xgLKX" and info.size > _MAX_HEADER_BYTES:
-            raise tarfile.ReadError("a header of unreasonable size")
+            raise tarfile.ReadError("a header is unreasonably large")
         return info
 
     @classmethod
@@ -146,7 +147,7 @@ class _StrictTarInfo(tarfile.TarInfo):
             raise tarfile.ReadError(str(error) or "a header is cut off") from error
 
 
-def _tar_entries(stream: IO[bytes], path: Path) -> Iterator[Entry]:
+def _tar_entries(stream: IO[bytes], path: Path) -> Iterator[SourceEntry]:
     with tarfile.open(
         fileobj=stream,
         mode="r|",
@@ -158,29 +159,29 @@ def _tar_entries(stream: IO[bytes], path: Path) -> Iterator[Entry]:
         for info in tar:
             yield _tar_entry(tar, info, path)
             tar.members.clear()  # type: ignore[attr-defined]
-    # The rest is padding, but its checksum says whether the whole file arrived.
+    # The rest is padding, but reading it verifies the checksum of the whole file.
     while stream.read(_CHUNK):
         pass
 
 
-def _tar_entry(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> Entry:
+def _tar_entry(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> SourceEntry:
     name = info.name.encode("utf-8", "surrogateescape")
     mode = EXECUTABLE if info.mode & 0o100 else FILE
     if info.isdir():
-        return Entry(name)
+        return SourceEntry(name)
     if info.issym():
-        return Entry(name, SYMLINK, target=info.linkname.encode("utf-8", "surrogateescape"))
+        return SourceEntry(name, SYMLINK, target=info.linkname.encode("utf-8", "surrogateescape"))
     if info.islnk():
-        return Entry(name, mode, same_as=info.linkname.encode("utf-8", "surrogateescape"))
+        return SourceEntry(name, mode, same_as=info.linkname.encode("utf-8", "surrogateescape"))
     if info.isreg():
         content = tar.extractfile(info)
         assert content is not None  # noqa: S101
-        return Entry(name, mode, info.size, content=_Content(content, path))
+        return SourceEntry(name, mode, info.size, content=_Content(content, path))
     kinds = {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a FIFO"}
-    return Entry(name, FILE, odd=kinds.get(info.type, "a member of unknown type"))
+    return SourceEntry(name, FILE, unsupported=kinds.get(info.type, "a member of unknown type"))
 
 
-def _zip_entries(file: BinaryIO, path: Path, report: Progress) -> Iterator[Entry]:
+def _zip_entries(file: BinaryIO, path: Path, report: Progress) -> Iterator[SourceEntry]:
     with zipfile.ZipFile(file) as archive:
         done = 0
         total = sum(info.compress_size for info in archive.infolist())
@@ -193,7 +194,7 @@ def _zip_entries(file: BinaryIO, path: Path, report: Progress) -> Iterator[Entry
 
 def _zip_entry(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, stack: contextlib.ExitStack
-) -> Entry:
+) -> SourceEntry:
     name = info.orig_filename.encode("utf-8", "surrogateescape")
     if info.flag_bits & 1:
         raise PyggmlError(f"{path.name}: {shown(name)} is encrypted", "Nothing was imported.")
@@ -201,11 +202,13 @@ def _zip_entry(
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFLNK:
         if info.file_size > _MAX_LINK_BYTES:
-            return Entry(name, SYMLINK, odd="a link of unreasonable length")
-        return Entry(name, SYMLINK, target=archive.read(info))
+            return SourceEntry(name, SYMLINK, unsupported="an unreasonably long link")
+        return SourceEntry(name, SYMLINK, target=archive.read(info))
     if name.endswith(b"/") or kind == stat.S_IFDIR:
-        return Entry(name)
+        return SourceEntry(name)
     if kind not in (0, stat.S_IFREG):
-        return Entry(name, FILE, odd="a device or FIFO")
+        return SourceEntry(name, FILE, unsupported="a device or FIFO")
     content = stack.enter_context(archive.open(info))
-    return Entry(name, EXECUTABLE if mode & 0o100 else FILE, info.file_size, content=_Content(content, path))
+    return SourceEntry(
+        name, EXECUTABLE if mode & 0o100 else FILE, info.file_size, content=_Content(content, path)
+    )

@@ -1,4 +1,4 @@
-"""One snapshot becomes one commit: entries are streamed into `git fast-import`, never onto the disk."""
+"""Imports a snapshot as one commit: entries are streamed into `git fast-import`, never onto the disk."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from pyggml.errors import PyggmlError
 from pyggml.files import remove_file
 from pyggml.git.pipe import piped
 from pyggml.git.runner import Git
-from pyggml.upstream.snapshot import SYMLINK, Entry, Readable, Snapshot, shown
+from pyggml.upstream.snapshot import SYMLINK, Readable, Snapshot, SourceEntry, shown
 
 _CHUNK = 1 << 20
 IDENTITY = b"pyggml <pyggml@users.noreply.github.com> 1577836800 +0000"
-"""Author and committer of every imported commit: the same content has the same id everywhere."""
+"""Author and committer of every imported commit, so that the same content has the same id everywhere."""
 
 
-def import_snapshot(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str, ref: str) -> None:
+def import_snapshot(
+    git: Git, entries: Iterable[SourceEntry], snapshot: Snapshot, message: str, ref: str
+) -> None:
     """Make `entries` one parentless commit with `message` and point `ref` at it.
 
     The contents end up in one pack. On any failure `ref` is unchanged and no object is visible.
 
     Raises:
-        PyggmlError: an entry is refused, the source cannot be read to its end, or git failed.
+        PyggmlError: an entry is refused, the source cannot be read completely, or git failed.
     """
     try:
         _import(git, entries, snapshot, message, ref)
     except BaseException:
-        # The repository is a new one of ours: nobody else writes there.
+        # The repository is our own new one: nobody else writes there.
         for unfinished in (git.git_dir / "objects" / "pack").glob("tmp_*"):
             remove_file(unfinished)
         raise
 
 
-def _import(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str, ref: str) -> None:
-    # No deltas and no loose objects: both cost seconds here and save nothing that matters.
+def _import(git: Git, entries: Iterable[SourceEntry], snapshot: Snapshot, message: str, ref: str) -> None:
+    # No deltas and no loose objects: both cost seconds here and save little.
     args = (
         "-c",
         "fastimport.unpackLimit=0",
@@ -51,7 +53,7 @@ def _import(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str
             if path is None or entry.mode is None:
                 continue
             if entry.same_as is not None:
-                snapshot.files[path] = snapshot.same(entry, path)
+                snapshot.files[path] = snapshot.hard_link(entry, path)
                 continue
             mark += 1
             stream.write(b"blob\nmark :%d\n" % mark)
@@ -73,20 +75,16 @@ def _import(git: Git, entries: Iterable[Entry], snapshot: Snapshot, message: str
 
 
 def quoted(path: bytes) -> bytes:
-    """`path` as git reads it in double quotes, whatever bytes are in it."""
-    plain = all(32 < sign < 127 and sign not in b'"\\' for sign in path)
-    if plain:
+    """`path` quoted for git, whatever bytes it contains; a plain one is left as it is."""
+    if all(32 < byte < 127 and byte not in b'"\\' for byte in path):
         return path
-    return (
-        b'"'
-        + b"".join(
-            bytes((sign,)) if 32 <= sign < 127 and sign not in b'"\\' else b"\\%03o" % sign for sign in path
-        )
-        + b'"'
+    plain = (32 <= byte < 127 and byte not in b'"\\' for byte in path)
+    return b'"%b"' % b"".join(
+        bytes((byte,)) if as_is else b"\\%03o" % byte for byte, as_is in zip(path, plain, strict=True)
     )
 
 
-def _copy(entry: Entry, stream: IO[bytes], snapshot: Snapshot) -> None:
+def _copy(entry: SourceEntry, stream: IO[bytes], snapshot: Snapshot) -> None:
     assert entry.content is not None  # noqa: S101
     left = entry.size
     while left and (data := _read(entry.content, min(left, _CHUNK), entry, snapshot)):
@@ -94,12 +92,12 @@ def _copy(entry: Entry, stream: IO[bytes], snapshot: Snapshot) -> None:
         left -= len(data)
     if left or _read(entry.content, 1, entry, snapshot):
         raise PyggmlError(
-            f"{snapshot.origin}: {shown(entry.path)} is cut off, or changed while it was read",
+            f"{snapshot.origin}: {shown(entry.path)} is cut off, or changed while it was being read",
             "Nothing was imported.",
         )
 
 
-def _read(content: Readable, size: int, entry: Entry, snapshot: Snapshot) -> bytes:
+def _read(content: Readable, size: int, entry: SourceEntry, snapshot: Snapshot) -> bytes:
     try:
         return content.read(size)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From a pin's source to an imported commit."""
+"""Imports a pin's source, of whatever kind, as a commit."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.git.runner import Git
 from pyggml.project import Project
-from pyggml.upstream.importer import import_snapshot
+from pyggml.upstream.fast_import import import_snapshot
 from pyggml.upstream.pins import ArchiveSource, DirectorySource, GitSource, Pin, Pins, SdistSource
 from pyggml.upstream.progress import Progress
 from pyggml.upstream.snapshot import NotSingleTopError, Snapshot
 
 
 def import_source(project: Project, pins: Pins, pin: Pin, git: Git, report: Progress) -> None:
-    """Import what `pin` names into `git` as one commit behind the pin's tag.
+    """Import the source of `pin` into `git` as one commit, and point the pin's tag at it.
 
     Raises:
-        PyggmlError: the source cannot be had, its checksum is another, or something in it is refused.
+        PyggmlError: the source cannot be obtained, has another checksum, or contains something refused.
     """
     source = pin.source
     message = f"{pins.upstream} {pin.name}\n\n{source_line(pin)}\n"
     if isinstance(source, DirectorySource):
-        from pyggml.upstream.folder import folder_entries
+        from pyggml.upstream.directory_entries import directory_entries
 
-        folder = located(project, source.path)
-        snapshot = Snapshot(str(folder), exclude=pin.exclude)
-        import_snapshot(git, folder_entries(folder, pin.exclude, report), snapshot, message, pin.ref)
+        directory = resolve_path(project, source.path)
+        snapshot = Snapshot(str(directory), exclude=pin.exclude)
+        import_snapshot(git, directory_entries(directory, pin.exclude, report), snapshot, message, pin.ref)
     elif isinstance(source, GitSource):
-        from pyggml.upstream.gitsource import git_entries
+        from pyggml.upstream.git_entries import git_entries
 
         assert pin.commit is not None  # noqa: S101
         snapshot = Snapshot(source.url, subdir=source.subdir, exclude=pin.exclude)
@@ -44,7 +44,7 @@ def import_source(project: Project, pins: Pins, pin: Pin, git: Git, report: Prog
 
 
 def source_line(pin: Pin) -> str:
-    """The line of an imported commit that says where it is from; the same on every machine."""
+    """The line of an imported commit's message that says where it comes from; the same on every machine."""
     source = pin.source
     match source:
         case SdistSource():
@@ -60,23 +60,25 @@ def source_line(pin: Pin) -> str:
     return f"Source: {', '.join(words)}"
 
 
-def located(project: Project, path: str) -> Path:
-    """A path out of pins.toml: a relative one starts at the project's root."""
+def resolve_path(project: Project, path: str) -> Path:
+    """A path from pins.toml; a relative one is relative to the project's root."""
     return project.root / Path(path).expanduser()
 
 
 def _archive(project: Project, source: SdistSource | ArchiveSource, report: Progress) -> Path:
-    from pyggml.upstream.cache import checked
-
     if isinstance(source, ArchiveSource):
-        return checked(located(project, source.path), source.sha256, report)
-    from pyggml.upstream.sdist import get_sdist
+        from pyggml.upstream.cache import check_sha256
+
+        path = resolve_path(project, source.path)
+        check_sha256(path, source.sha256, report)
+        return path
+    from pyggml.upstream.package_files import get_sdist
 
     return get_sdist(source, report)
 
 
 def _import_archive(path: Path, subdir: str, pin: Pin, git: Git, message: str, report: Progress) -> None:
-    from pyggml.upstream.archives import archive_entries
+    from pyggml.upstream.archive_entries import archive_entries
 
     def attempt(strip_top: bool) -> None:
         snapshot = Snapshot(path.name, subdir, pin.exclude, strip_top)
