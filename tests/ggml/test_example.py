@@ -1,4 +1,4 @@
-"""The example of the README's tour, and tensors in files."""
+"""The example in examples/, and tensors in files."""
 
 from __future__ import annotations
 
@@ -65,8 +65,3 @@ def test_a_file_that_cannot_be_written_is_an_exception(tmp_path: Path) -> None:
     tensor.set(np.zeros(3, np.float32))
     with pytest.raises(PyggmlError, match="cannot write"):
         write_gguf(tmp_path / "none" / "one.gguf", {"x": tensor})
-
-
-def test_the_readme_shows_this_very_example() -> None:
-    readme = (EXAMPLE.parent.parent / "README.md").read_text("utf-8")
-    assert f"```python\n{EXAMPLE.read_text('utf-8')}```" in readme
