@@ -1,14 +1,14 @@
-"""Errors that reach a user: what happened, where, and what to do next.
+"""Errors for users: what happened, where, and what to do next.
 
-The command line prints `PyggmlError.message`, then `hint`, on stderr and exits with `exit_code`.
-Anything else that escapes is a bug and shows its traceback only with `PYGGML_TRACEBACK=1`.
+The command line prints `PyggmlError.message`, then `hint`, on stderr and exits with `exit_code`. Any other
+exception is a bug; its traceback is only shown with `PYGGML_TRACEBACK=1`.
 """
 
 from __future__ import annotations
 
 
 class PyggmlError(Exception):
-    """A failure that the user can act on; exit code 1."""
+    """A failure that the user can do something about; exit code 1."""
 
     exit_code = 1
 
@@ -22,12 +22,12 @@ class PyggmlError(Exception):
 
 
 class UsageError(PyggmlError):
-    """The request itself makes no sense; exit code 2."""
+    """The request itself is invalid; exit code 2."""
 
     exit_code = 2
 
 
 class StoppedError(PyggmlError):
-    """Stopped at a conflict and waiting for the user; exit code 3."""
+    """Stopped at a conflict that the user has to resolve; exit code 3."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""A project: a directory with `vendor/pins.toml` and `patches/`, and the lock that keeps processes apart."""
+"""A project: a directory with `vendor/pins.toml` and `patches/`, and its lock against other processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK_PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Project:
-    """Where everything of one project lies."""
+    """The paths of a project."""
 
     root: Path
 
@@ -33,7 +33,7 @@ class Project:
 
     @property
     def state_dir(self) -> Path:
-        """What pyggml keeps for itself: lock, journal, undo records, builds. Never committed."""
+        """pyggml's own data: lock, journal, undo records, builds. Never committed."""
         return self.root / ".pyggml"
 
     @property
@@ -41,26 +41,26 @@ class Project:
         return self.state_dir / "build"
 
     def make_state_dir(self) -> Path:
-        """Create the state directory, hidden from the user's own git, and return it."""
+        """Create the state directory, ignored by the user's own git, and return it."""
         ignore = self.state_dir / ".gitignore"
         try:
             self.state_dir.mkdir(parents=True, exist_ok=True)
             if not ignore.exists():
                 ignore.write_bytes(b"*\n")
         except OSError as error:
-            raise PyggmlError(f"cannot write in {self.state_dir}: {error.strerror or error}") from error
+            raise PyggmlError(f"cannot write to {self.state_dir}: {error.strerror or error}") from error
         return self.state_dir
 
     @contextlib.contextmanager
     def lock(self, doing: str, patience: float = LOCK_PATIENCE_SECONDS) -> Iterator[None]:
-        """Hold the project for the time of a change; the system lets go of it if the process dies.
+        """Lock the project during a change; the operating system releases the lock if the process dies.
 
         Args:
-            doing: the command, for the message that another process shows (`patch apply`).
-            patience: seconds to wait for a process that holds it.
+            doing: the command (`patch apply`), for the error message of another process.
+            patience: seconds to wait for a process that holds the lock.
 
         Raises:
-            PyggmlError: another process holds the project for longer than `patience`.
+            PyggmlError: another process held the lock for longer than `patience`.
         """
         import filelock
 
@@ -70,14 +70,11 @@ class Project:
         try:
             lock.acquire(timeout=patience)
         except filelock.Timeout as error:
+            holder = ""
             with contextlib.suppress(OSError):
-                who = owner.read_text("utf-8").strip()
-                raise PyggmlError(
-                    f"another pyggml is working on this project ({who})",
-                    "Wait until it has finished, or stop it, and run the command again.",
-                ) from error
+                holder = f" ({owner.read_text('utf-8').strip()})"
             raise PyggmlError(
-                "another pyggml is working on this project",
+                f"another pyggml is working on this project{holder}",
                 "Wait until it has finished, or stop it, and run the command again.",
             ) from error
         try:
@@ -93,20 +90,20 @@ def is_project(directory: Path) -> bool:
 
 
 def find_project(start: Path, explicit: Path | None = None) -> Project:
-    """The project that `start` lies in, looked for upwards as git looks for its repository.
+    """The project around `start`, searched upwards the way git finds its repository.
 
     Args:
         start: a directory, normally the working directory.
-        explicit: a directory named by the user (`--project`), taken as it is.
+        explicit: a directory given by the user (`--project`), used as it is.
 
     Raises:
-        UsageError: there is none, or `explicit` is none.
+        UsageError: there is no project, or `explicit` is not one.
     """
     if explicit is not None:
         if not is_project(explicit):
             raise UsageError(
-                f"{explicit} is not a pyggml project: it has no vendor/pins.toml beside patches/",
-                f"Make it one with: pyggml init {explicit}",
+                f"{explicit} is not a pyggml project: it needs vendor/pins.toml and patches/",
+                f"Create one with: pyggml init {explicit}",
             )
         return Project(explicit.resolve())
     here = start.resolve()
@@ -115,5 +112,5 @@ def find_project(start: Path, explicit: Path | None = None) -> Project:
             return Project(directory)
     raise UsageError(
         f"no pyggml project in {here} or above it",
-        "Go to one, name one with --project DIR, or make one with: pyggml init",
+        "Change to one, give one with --project DIR, or create one with: pyggml init",
     )

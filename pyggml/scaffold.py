@@ -1,4 +1,4 @@
-"""New projects: the bundled one for `pyggml up` anywhere, an empty one for somebody's own fork."""
+"""Creates projects: the bundled one for `pyggml up`, or an empty one for a fork."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PINS = PurePosixPath("vendor/pins.toml")
 _KEEP = PurePosixPath("patches/.gitkeep")
 
 TEMPLATE = b"""\
-# Which upstream snapshots this project's patches are carried on; see `pyggml vendor --help`.
-# `pyggml vendor add` writes a pin for you. By hand, a pin looks like this:
+# The upstream snapshots that this project's patches are based on; see `pyggml vendor --help`.
+# `pyggml vendor add` writes a pin for you. Written by hand, a pin looks like this:
 #
-# default = "mine"                  # the pin that commands use without --pin
+# default = "mine"                  # the pin that is used without --pin
 #
 # [pin.mine]
 # commit = "<commit id, 40 digits>" # required for git, optional otherwise
@@ -34,12 +34,12 @@ upstream = "llama.cpp"              # the work tree becomes vendor/<upstream>
 
 
 def bundled_files(*, patches: bool) -> dict[PurePosixPath, bytes]:
-    """The pins, and with `patches` also the series, that this pyggml comes with.
+    """The pins, and with `patches` also the series, that come with this pyggml.
 
-    They lie in the installed package (`pyggml/_project`), or in the repository of an editable checkout.
+    They are in the installed package (`pyggml/_project`), or in the repository of an editable installation.
 
     Raises:
-        PyggmlError: neither has them: the installation is broken.
+        PyggmlError: they are in neither: the installation is broken.
     """
     package = Path(__file__).parent
     for root in (package / "_project", package.parent):
@@ -47,7 +47,7 @@ def bundled_files(*, patches: bool) -> dict[PurePosixPath, bytes]:
         if pins.is_file():
             break
     else:
-        raise PyggmlError("this installation of pyggml comes without its project", "Install pyggml again.")
+        raise PyggmlError("this installation of pyggml lacks the bundled project", "Install pyggml again.")
     files = {_PINS: pins.read_bytes()}
     if patches:
         below = sorted(path for path in (root / "patches").rglob("*") if path.is_file())
@@ -56,32 +56,32 @@ def bundled_files(*, patches: bool) -> dict[PurePosixPath, bytes]:
 
 
 def new_project(directory: Path, files: Mapping[PurePosixPath, bytes]) -> Project:
-    """Write a project; `vendor/pins.toml`, which makes it one, comes last.
+    """Write a project; `vendor/pins.toml`, which makes it a project, comes last.
 
-    Files that are there with the same content are fine, so a run that was killed can be repeated. An
-    existing `.gitignore` keeps its lines.
+    Files may exist with the same content, so that a killed run can be repeated. An existing `.gitignore`
+    keeps its lines.
 
     Args:
-        files: paths relative to `directory`, and contents; the pins among them.
+        files: paths relative to `directory`, and contents; includes the pins.
 
     Raises:
-        PyggmlError: it is a project already, or a file in the way says something else. Nothing is written.
+        PyggmlError: it is a project already, or a file exists with another content. Nothing is written.
     """
     if directory.exists() and not directory.is_dir():
-        raise PyggmlError(f"{directory} is not a directory; nothing was changed", "Choose another place.")
+        raise PyggmlError(f"{directory} is not a directory; nothing was changed", "Choose another path.")
     if is_project(directory):
         raise PyggmlError(
-            f"{directory} is a pyggml project already; nothing was changed",
-            "Use it as it is (pyggml up), or name another directory: pyggml init DIR",
+            f"{directory} is already a pyggml project; nothing was changed",
+            "Use it as it is (pyggml up), or choose another directory: pyggml init DIR",
         )
-    found = _conflicts(directory, files)
-    if found:
+    conflicts = _conflicts(directory, files)
+    if conflicts:
         raise PyggmlError(
-            f"{directory / found[0]} is in the way; nothing was changed",
-            "Name another directory, or move it out of the way.",
+            f"{directory / conflicts[0]} is in the way; nothing was changed",
+            "Choose another directory, or move it out of the way.",
         )
     write_atomic(directory / _KEEP, b"")
-    _ignore(directory / ".gitignore")
+    _extend_gitignore(directory / ".gitignore")
     for path in sorted(files, key=lambda path: path == _PINS):
         if not (directory / path).is_file():
             write_atomic(directory / path, files[path])
@@ -89,7 +89,7 @@ def new_project(directory: Path, files: Mapping[PurePosixPath, bytes]) -> Projec
 
 
 def place_for_bundled(start: Path) -> Path:
-    """Where `pyggml up` puts the bundled project: `start` itself when it is as good as empty, else
+    """Where `pyggml up` puts the bundled project: `start` itself if it is practically empty, otherwise
     `pyggml-project` in it."""
     files = bundled_files(patches=True)
     own = {".git", ".gitignore", "vendor", "patches"}
@@ -99,24 +99,25 @@ def place_for_bundled(start: Path) -> Path:
 
 
 def _conflicts(directory: Path, files: Mapping[PurePosixPath, bytes]) -> list[str]:
+    """Files in `vendor` and `patches` that a new project would overwrite or sit beside."""
     expected = {**files, _KEEP: b""}
-    found = []
-    for top in ("vendor", "patches"):
-        place = directory / top
-        if place.is_symlink() or (place.exists() and not place.is_dir()):
-            found.append(top)
+    conflicts = []
+    for name in ("vendor", "patches"):
+        top = directory / name
+        if top.is_symlink() or (top.exists() and not top.is_dir()):
+            conflicts.append(name)
             continue
-        for path in sorted(place.rglob("*")):
-            name = PurePosixPath(path.relative_to(directory).as_posix())
-            inside = path.is_dir() and not path.is_symlink() and any(name in one.parents for one in expected)
-            same = path.is_file() and name in expected and path.read_bytes() == expected[name]
-            if not inside and not same:
-                found.append(str(name))
+        for path in sorted(top.rglob("*")):
+            inner = PurePosixPath(path.relative_to(directory).as_posix())
+            above = path.is_dir() and not path.is_symlink() and any(inner in one.parents for one in expected)
+            same = path.is_file() and inner in expected and path.read_bytes() == expected[inner]
+            if not above and not same:
+                conflicts.append(str(inner))
                 break
-    return found
+    return conflicts
 
 
-def _ignore(file: Path) -> None:
+def _extend_gitignore(file: Path) -> None:
     before = file.read_bytes() if file.is_file() else b""
     lines = before.decode("utf-8", "surrogateescape").splitlines()
     missing = [line for line in _IGNORED if line not in lines]

@@ -1,4 +1,4 @@
-"""Distances between numbers, counted in the numbers that lie between them."""
+"""Distances between floating-point numbers, in units in the last place."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NOT_COMPARABLE = 2**64 - 1
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether it is one of the formats float16, bfloat16 (of ml_dtypes), float32 and float64."""
+    """Whether it is float16, bfloat16 (of ml_dtypes), float32 or float64."""
     return dtype.name in ("float16", "bfloat16", "float32", "float64")
 
 
 def bits(array: NDArray[Any]) -> NDArray[Any]:
-    """The array's bits as unsigned integers of its own width and shape."""
+    """The array's bits as unsigned integers of the same width and shape."""
     import numpy as np
 
     native = np.ascontiguousarray(array).reshape(array.shape)
@@ -29,11 +29,11 @@ def bits(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def ulp_distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.uint64]:
-    """How many representable numbers the elements of two arrays are apart, element by element.
+    """The distance of two arrays, element by element, in representable numbers.
 
-    Neighbours are 1 apart, the largest finite number and infinity too; 0.0 and -0.0 are 0 apart. For
+    Neighbours are 1 apart, and so are the largest finite number and infinity; 0.0 and -0.0 are 0 apart. For
     integers and booleans it is the difference. Two NaNs are 0 apart whatever their bits (`assert_identical`
-    looks at those), and a NaN and a number NOT_COMPARABLE.
+    compares those); a NaN and a number are NOT_COMPARABLE.
 
     Args:
         a, b: of the same shape and dtype: float16, bfloat16, float32, float64, integers or bool.
@@ -52,7 +52,7 @@ def ulp_distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.uint64]:
     if not is_float(a.dtype) and a.dtype.kind not in "iub":
         raise TypeError(f"{a.dtype} has no distance in units in the last place")
     x, y = _order(a), _order(b)
-    # Unsigned subtraction wraps around to the right answer, however far apart they are.
+    # Unsigned subtraction wraps around to the right result, however far apart they are.
     distance = np.where(
         x > y, x.astype(np.uint64) - y.astype(np.uint64), y.astype(np.uint64) - x.astype(np.uint64)
     )
@@ -64,7 +64,7 @@ def ulp_distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _order(array: NDArray[Any]) -> NDArray[Any]:
-    """Integers in the order of the numbers, neighbours 1 apart: IEEE 754 bits are sign and magnitude."""
+    """Integers ordered like the numbers, neighbours 1 apart: IEEE 754 bits are sign and magnitude."""
     import numpy as np
 
     raw = bits(array)

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pyggml.builder.record import Build, find_build
 from pyggml.errors import PyggmlError
-from pyggml.models.known import get_model
+from pyggml.models.packaged import get_model
 from pyggml.native.environment import VirtualDevices, program_environment
 from pyggml.native.load import active_build
 from pyggml.native.programs import find_program, signal_name

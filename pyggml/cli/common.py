@@ -1,4 +1,4 @@
-"""What every command shares: the project option, JSON output, and how errors leave the program."""
+"""What all commands share: lazy groups, the project, JSON output and progress lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported only when one of them is used.
+    """A group whose subcommands are imported only when they are used.
 
     Args:
         lazy: subcommand name to (`module:attribute`, one line of help), in the order of `--help`.
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
 
 
 def current_project() -> Project:
-    """The project of this invocation: `--project DIR`, else the one around the working directory."""
+    """The project of this invocation: `--project DIR`, or the one around the working directory."""
     ctx = click.get_current_context()
     explicit: Path | None = (ctx.find_root().obj or {}).get("project")
     return find_project(Path.cwd(), explicit)
@@ -65,10 +65,10 @@ def print_json(document: object) -> None:
 
 
 def say(text: str) -> None:
-    """A line of progress: standard error, so that standard output stays parseable."""
+    """Print a line on standard error, so that standard output stays parseable."""
     click.echo(text, err=True)
 
 
 def interactive() -> bool:
-    """Whether somebody watches: progress bars are for terminals."""
+    """Whether standard error is a terminal, for progress bars."""
     return sys.stderr.isatty()

@@ -14,13 +14,13 @@ _MARKS = {"ok": "ok", "missing": "!!", "optional": "--"}
 
 
 @click.command()
-@click.option("--offline", is_flag=True, help="Do not ask whether the package registries answer.")
+@click.option("--offline", is_flag=True, help="Do not check whether the package registries answer.")
 @json_option
 def doctor(offline: bool, as_json: bool) -> None:
-    """Say what this machine can do, and what brings each thing that is missing.
+    """Check what this machine can do, and print how to install each thing that is missing.
 
-    Nothing is changed or installed. `!!` marks what the CPU job (pyggml up) cannot do without, `--` what it
-    can. The exit code is 0 if the CPU job can run here, and 1 if not.
+    Nothing is changed or installed. `!!` marks what is missing and required for the CPU job (pyggml up), `--`
+    what is missing and optional. The exit code is 0 if the CPU job can run here, and 1 if not.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Entry point: the top-level group, and errors turned into two lines and an exit code."""
+"""The entry point: the top-level group; errors become two lines and an exit code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from pyggml.errors import PyggmlError
 from pyggml.version import __version__
 
 COMMANDS = {
-    "up": ("pyggml.cli.up:up", "Fetch, patch, build and check: everything, in one command."),
-    "init": ("pyggml.cli.init:init", "Make a project for your own fork."),
-    "vendor": ("pyggml.cli.vendor:vendor", "The pinned upstream sources."),
-    "patch": ("pyggml.cli.patch:patch", "The patch series: apply, change, export."),
-    "undo": ("pyggml.cli.undo:undo", "Take back the last change to the series or the work tree."),
+    "up": ("pyggml.cli.up:up", "Fetch, patch, build and check, all in one command."),
+    "init": ("pyggml.cli.init:init", "Create a project for your own fork."),
+    "vendor": ("pyggml.cli.vendor:vendor", "Manage the pinned upstream sources."),
+    "patch": ("pyggml.cli.patch:patch", "Manage the patch series: apply, change, rebase, export."),
+    "undo": ("pyggml.cli.undo:undo", "Undo the last change to the series or the work tree."),
     "build": ("pyggml.cli.build:build", "Configure and compile the patched llama.cpp."),
-    "doctor": ("pyggml.cli.doctor:doctor", "What this machine can do, and what brings the rest."),
+    "doctor": (
+        "pyggml.cli.doctor:doctor",
+        "Check what this machine can do, and how to install what is missing.",
+    ),
     "run": ("pyggml.cli.run:run", "Run a program of the build on virtual devices."),
     "devices": ("pyggml.cli.devices:devices", "List the devices that a build sees."),
-    "model": ("pyggml.cli.model:model", "Small models to try a build on."),
-    "matrix": ("pyggml.cli.matrix:matrix", "Every architecture on virtual devices, compared bit for bit."),
-    "abi": ("pyggml.cli.abi:abi", "The C interface of a build, and what differs between two."),
+    "model": ("pyggml.cli.model:model", "Get small models to try a build with."),
+    "matrix": (
+        "pyggml.cli.matrix:matrix",
+        "Run every architecture on virtual devices and compare bit for bit.",
+    ),
+    "abi": ("pyggml.cli.abi:abi", "Show the C interface of a build, and compare two."),
 }
 
 
@@ -36,23 +42,23 @@ COMMANDS = {
 @click.option(
     "--project",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The project's directory; by default the one around the working directory.",
+    help="The project's directory; by default the project around the working directory.",
 )
 @click.version_option(__version__, prog_name="pyggml")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
-    """Carry, build and prove your own patches on ggml and llama.cpp.
+    """Maintain, build and prove your own patches on ggml and llama.cpp.
 
-    A project is a directory with vendor/pins.toml (which upstream) and patches/ (your series).
-    Start with `pyggml up`; look with `pyggml patch status`.
+    A project is a directory with vendor/pins.toml (the upstream sources) and patches/ (your series).
+    Start with `pyggml up`; see where you are with `pyggml patch status`.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 stopped at a conflict and waiting for you.
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 stopped at a conflict that you need to resolve.
     """
     ctx.obj = {"project": project}
 
 
 def main() -> None:
-    """Run the command line; never lets a traceback reach the user unless PYGGML_TRACEBACK is set."""
+    """Run the command line; a traceback is only shown if PYGGML_TRACEBACK is set."""
     if os.environ.get("PYGGML_TRACEBACK"):
         cli.main(prog_name="pyggml")
     try:

@@ -1,1 +1,1 @@
-"""What this machine can do, and the command that brings each thing that is missing."""
+"""What this machine can do, and the command to install each thing that is missing."""

@@ -1,4 +1,4 @@
-"""Everything together."""
+"""Runs all checks."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from pyggml.doctor.cuda import cuda_rows
 from pyggml.doctor.packages import package_rows, registry_rows
 from pyggml.doctor.project import project_rows
-from pyggml.doctor.report import Report, Row
+from pyggml.doctor.report import DoctorReport, Row
 from pyggml.doctor.tools import tool_rows
 from pyggml.project import Project
 
 
 def examine(
     project: Project | None, here: Path, *, offline: bool = False, env: Mapping[str, str] | None = None
-) -> Report:
-    """Look at the machine and the project; nothing is changed or installed.
+) -> DoctorReport:
+    """Check the machine and the project; nothing is changed or installed.
 
     Args:
-        project: None where there is none.
+        project: None if there is none.
         here: the working directory.
-        offline: ask nothing of the network.
-        env: the environment to look in, by default the process's.
+        offline: do not use the network.
+        env: the environment to check, by default the process's.
     """
     env = os.environ if env is None else env
     if offline:
-        network: tuple[Row, ...] = (Row("network", "registry", "optional", "not asked (--offline)"),)
+        network: tuple[Row, ...] = (Row("network", "registry", "optional", "not checked (--offline)"),)
     else:
         network = registry_rows()
     online = any(row.state == "ok" for row in network)
-    return Report(
+    return DoctorReport(
         (
             *tool_rows(env, online),
             *package_rows(),

@@ -1,4 +1,4 @@
-"""Python, its packages, and the registries that they come from."""
+"""Checks Python, its packages, and the registries they come from."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _PACKAGE = "pyggml"
 def registry_rows(sources: PackageSources | None = None) -> tuple[Row, ...]:
     """Each package registry that pip uses here, and whether it answers within three seconds.
 
-    No registry is needed for what is fetched and installed already, so none of these rows is `missing`.
+    Nothing that is fetched and installed already needs a registry, so none of these rows is `missing`.
     """
     sources = package_sources() if sources is None else sources
-    places = list(dict.fromkeys((*sources.indexes, *sources.find_links)))
-    if not places:
+    locations = list(dict.fromkeys((*sources.indexes, *sources.find_links)))
+    if not locations:
         return (Row("network", "registry", "optional", "pip is configured to use none"),)
-    with ThreadPoolExecutor(len(places)) as pool:
-        return tuple(pool.map(lambda place: _registry(place, sources), places))
+    with ThreadPoolExecutor(len(locations)) as pool:
+        return tuple(pool.map(lambda location: _registry(location, sources), locations))
 
 
-def _registry(place: str, sources: PackageSources) -> Row:
-    parts = urlsplit(place)
+def _registry(location: str, sources: PackageSources) -> Row:
+    parts = urlsplit(location)
     if parts.scheme not in ("http", "https"):
-        path = Path(url2pathname(parts.path) if parts.scheme == "file" else place)
-        there = path.exists()
-        text = f"{path} {'is there' if there else 'is not there'}"
-        return Row("network", "package folder", "ok" if there else "optional", text)
+        path = Path(url2pathname(parts.path) if parts.scheme == "file" else location)
+        exists = path.exists()
+        text = str(path) if exists else f"{path} does not exist"
+        return Row("network", "package directory", "ok" if exists else "optional", text)
     import requests
 
-    host = host_of(place)
+    host = host_of(location)
     try:
-        answer = requests.head(
-            place,
+        response = requests.head(
+            location,
             timeout=HEAD_SECONDS,
             allow_redirects=True,
             verify=sources.cert or True,
@@ -52,39 +52,45 @@ def _registry(place: str, sources: PackageSources) -> Row:
             proxies={"http": sources.proxy, "https": sources.proxy} if sources.proxy else None,
         )
     except (requests.RequestException, OSError) as error:
-        why = "no answer in time" if isinstance(error, requests.Timeout) else "not reached"
-        fix = "check the network, or tell pip of a mirror: pip config set global.index-url URL"
-        return Row("network", "registry", "optional", f"{host}: {why}", fix)
-    # Some registries do not answer HEAD; that they answer at all is what counts.
-    return Row("network", "registry", "ok", f"{host} answers ({answer.status_code})")
+        reason = "no answer in time" if isinstance(error, requests.Timeout) else "cannot be reached"
+        fix = "check the network, or configure a mirror: pip config set global.index-url URL"
+        return Row("network", "registry", "optional", f"{host}: {reason}", fix)
+    # Some registries refuse HEAD; all that matters is that they answer.
+    return Row("network", "registry", "ok", f"{host} answers ({response.status_code})")
 
 
 def package_rows() -> Iterator[Row]:
-    """Python itself, and the packages that pyggml says it needs."""
+    """Python itself, and the packages that pyggml requires."""
     yield Row("python", "Python", "ok", f"{platform.python_version()}, {sys.executable}")
     try:
         own = importlib.metadata.distribution(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        yield Row("python", "packages", "optional", "pyggml runs uninstalled", "pip install -e .")
+        yield Row(
+            "python",
+            "packages",
+            "optional",
+            "pyggml is not installed",
+            "pip install -e .",
+        )
         return
-    wrong = [told for line in own.requires or [] if (told := _unmet(line))]
-    if wrong:
-        yield Row("python", "packages", "missing", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
+    problems = [problem for line in own.requires or [] if (problem := _unmet(line))]
+    if problems:
+        yield Row("python", "packages", "missing", "; ".join(problems), f"pip install --upgrade {_PACKAGE}")
     else:
-        yield Row("python", "packages", "ok", f"pyggml {own.version} and everything that it needs")
+        yield Row("python", "packages", "ok", f"pyggml {own.version} and everything it needs")
 
 
 def _unmet(line: str) -> str:
-    """What is wrong with the requirement `line`; empty when it is met or belongs to an extra."""
+    """What is wrong with the requirement `line`; empty if it is met or belongs to an extra."""
     from packaging.requirements import Requirement
 
-    wanted = Requirement(line)
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+    requirement = Requirement(line)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
         return ""
     try:
-        found = importlib.metadata.version(wanted.name)
+        installed = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:
-        return f"{wanted.name} is not installed"
-    if wanted.specifier.contains(found, prereleases=True):
+        return f"{requirement.name} is not installed"
+    if requirement.specifier.contains(installed, prereleases=True):
         return ""
-    return f"{wanted.name} is {found}, and {wanted.specifier} is needed"
+    return f"{requirement.name} is {installed}, but {requirement.specifier} is required"

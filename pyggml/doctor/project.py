@@ -1,4 +1,4 @@
-"""The project around the working directory: pins, series, builds, disk space."""
+"""Checks the project around the working directory: pins, series, builds, disk space."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pyggml.errors import PyggmlError
 from pyggml.project import Project
 
 NEEDED_BYTES = 1 << 30
-"""What source and a first build take together, with room to spare."""
+"""What the source and a first build take together, with some to spare."""
 
 
 def project_rows(project: Project | None, here: Path, online: bool) -> Iterator[Row]:
-    """How the project stands.
+    """The state of the project.
 
     Args:
-        project: None where there is none.
-        here: the directory whose disk counts then.
-        online: a registry was reached, so that a pin can be fetched.
+        project: None if there is none.
+        here: the directory whose disk counts in that case.
+        online: a registry can be reached, so that a pin can be fetched.
     """
     if project is None:
-        yield Row("project", "project", "optional", f"none in {here} or above", "pyggml up (makes one)")
+        yield Row("project", "project", "optional", f"none in {here} or above", "pyggml up (creates one)")
     else:
         yield Row("project", "project", "ok", str(project.root))
         yield from _source(project, online)
@@ -46,7 +46,7 @@ def _source(project: Project, online: bool) -> Iterator[Row]:
         default = one.pin.name == pins.default
         state, fix = "ok", ""
         if one.state != "fetched":
-            # What is not there can be fetched; what is there and wrong has to be.
+            # A pin that is not there can be fetched later; one that is wrong must be fetched again.
             fetchable = one.state == "not fetched" and online
             state = "optional" if fetchable or not default else "missing"
             fix = f"pyggml vendor fetch {one.pin.name}"
@@ -83,10 +83,10 @@ def _builds(project: Project) -> Iterator[Row]:
         directories = sorted(path for path in project.build_dir.iterdir() if path.is_dir())
     except OSError:
         directories = []
-    found = [(path.name, record) for path in directories if (record := read_record(path)) is not None]
-    if not found:
+    builds = [(path.name, record) for path in directories if (record := read_record(path)) is not None]
+    if not builds:
         yield Row("project", "builds", "optional", "none", "pyggml up")
-    for name, record in found:
+    for name, record in builds:
         done = record.state == "done"
         text = f"{name}, {record.state}"
         if record.tools.get("cuda_version"):
@@ -96,11 +96,11 @@ def _builds(project: Project) -> Iterator[Row]:
         yield Row("project", "build", "ok" if done else "optional", text, "" if done else record.command)
 
 
-def _disk(place: Path, built: bool) -> Row:
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    text = f"{free / 2**30:.1f} GiB free in {place}"
+def _disk(directory: Path, built: bool) -> Row:
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    free = shutil.disk_usage(directory).free
+    text = f"{free / 2**30:.1f} GiB free in {directory}"
     if free < NEEDED_BYTES and not built:
-        return Row("project", "disk space", "missing", text, "make room: source and build take 1 GiB")
+        return Row("project", "disk space", "missing", text, "free some space: source and build take 1 GiB")
     return Row("project", "disk space", "ok", text)

@@ -1,4 +1,4 @@
-"""What the doctor finds: rows, and whether the CPU job can run."""
+"""The result of the checks: rows, and whether the CPU job can run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ STATES = ("ok", "missing", "optional")
 
 @dataclass(frozen=True)
 class Row:
-    """One finding.
+    """The result of one check.
 
     Attributes:
-        group: the heading it stands under.
-        state: `ok`, `missing` (the CPU job needs it) or `optional` (it is not there, and need not be).
-        text: what was found, in a line.
-        fix: what brings it, mostly a command; empty when nothing has to be done.
+        group: the heading it is printed under.
+        state: `ok`, `missing` (the CPU job needs it) or `optional` (it is missing, but not required).
+        text: the result, in one line.
+        fix: how to install or repair it, usually a command; empty if nothing has to be done.
     """
 
     group: str
@@ -26,12 +26,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Everything that was found, in the order of the screen."""
+class DoctorReport:
+    """All rows, in the order they are printed."""
 
     rows: tuple[Row, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether fetching, patching, building and checking for the CPU can work here."""
+        """Whether fetching, patching, building and checking can work here, for the CPU."""
         return not any(row.state == "missing" for row in self.rows)

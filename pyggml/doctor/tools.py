@@ -1,4 +1,4 @@
-"""The programs of a build."""
+"""Checks the programs that a build needs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def tool_rows(env: Mapping[str, str], online: bool, cache: Path | None = None) -
     """Git, compilers, CMake, Ninja, compiler cache.
 
     Args:
-        env: the environment to look in.
-        online: a registry was reached, so that pip can bring CMake and Ninja.
+        env: the environment to check.
+        online: a registry can be reached, so that pip can install CMake and Ninja.
         cache: the user's cache directory, by default the real one.
     """
     yield _git()
@@ -36,19 +36,25 @@ def tool_rows(env: Mapping[str, str], online: bool, cache: Path | None = None) -
     installed = installed_wheels(wheels_home(cache))
     ninja = usable_program("ninja", path, OLDEST_NINJA) or usable_program("ninja-build", path, OLDEST_NINJA)
     programs = (("CMake", usable_program("cmake", path, OLDEST_CMAKE)), ("Ninja", ninja))
-    for index, (name, found) in enumerate(programs):
+    for index, (name, program) in enumerate(programs):
         wheel = installed[index] if installed is not None else None
-        if found is not None:
-            yield Row(_GROUP, name, "ok", f"{found[1]}, {found[0]}")
+        if program is not None:
+            yield Row(_GROUP, name, "ok", f"{program[1]}, {program[0]}")
         elif wheel is not None:
-            yield Row(_GROUP, name, "ok", f"{wheel[1]}, of the wheel in {wheels_home(cache)}")
+            yield Row(_GROUP, name, "ok", f"{wheel[1]}, from the wheel in {wheels_home(cache)}")
         elif online:
-            yield Row(_GROUP, name, "ok", "not on PATH: the first build installs its wheel")
+            yield Row(_GROUP, name, "ok", "not on PATH; the first build installs its wheel")
         else:
             fix = (
                 f"apt install {'cmake' if name == 'CMake' else 'ninja-build'}, or pip install {name.lower()}"
             )
-            yield Row(_GROUP, name, "missing", "not on PATH, and no registry to install its wheel from", fix)
+            yield Row(
+                _GROUP,
+                name,
+                "missing",
+                "not on PATH, and there is no registry to install its wheel from",
+                fix,
+            )
     launchers = (shutil.which(name, path=path) for name in LAUNCHERS)
     launcher = next((one for one in launchers if one is not None), None)
     if launcher is not None:
@@ -64,7 +70,7 @@ def _git() -> Row:
         require_git()
         return Row(_GROUP, "git", "ok", ".".join(map(str, git_version())))
     except PyggmlError as error:
-        return Row(_GROUP, "git", "missing", error.message, "apt install git (2.38 or newer is needed)")
+        return Row(_GROUP, "git", "missing", error.message, "apt install git (2.38 or newer)")
 
 
 def _compilers(env: Mapping[str, str]) -> Iterator[Row]:
@@ -74,8 +80,8 @@ def _compilers(env: Mapping[str, str]) -> Iterator[Row]:
         yield Row(_GROUP, "compilers", "missing", error.message, error.hint or "")
         return
     for name, (program, _, _) in zip(("C compiler", "C++ compiler"), pair, strict=True):
-        told = version_line(program)
-        if told:
-            yield Row(_GROUP, name, "ok", f"{told}, {program}")
+        version = version_line(program)
+        if version:
+            yield Row(_GROUP, name, "ok", f"{version}, {program}")
         else:
             yield Row(_GROUP, name, "missing", f"{program} does not run", "apt install build-essential")

@@ -1,7 +1,7 @@
-"""Models to try things on: a small real one, upstream's tiny random ones, and ones of a chosen shape.
+"""Models for trials and tests: a small real one, upstream's tiny random ones, and models of a chosen shape.
 
-from pyggml.models.known import get_model            # the real one, from its package
-from pyggml.models.tiny import tiny_models           # what test-llama-archs writes
-from pyggml.models.make import make_llama            # chosen heads, head sizes, layers
+from pyggml.models.packaged import get_model            # the real one, from a Python package
+from pyggml.models.tiny import tiny_models           # those that test-llama-archs writes
+from pyggml.models.make import make_llama            # models with chosen heads, head sizes, layers
 from pyggml.models.shape import ModelShape
 """

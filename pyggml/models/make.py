@@ -1,10 +1,9 @@
-"""Writes GGUF models of a chosen shape with random weights, the same bytes for the same shape anywhere."""
+"""Writes GGUF models of a chosen shape with random weights; the same shape gives the same bytes anywhere."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.files import replacing
 from pyggml.models.shape import ARCHITECTURES, ModelShape
 from pyggml.models.vocab import byte_vocab
 from pyggml.upstream.progress import Progress, silent
@@ -26,41 +26,34 @@ if TYPE_CHECKING:
 _EPSILON = 1e-5
 _ROPE_BASE = 10000.0
 _WIDE_WINDOW = 1 << 20
-"""More than any context; times the 256 sequences that llama.cpp allows it still fits in 32 bits."""
+"""More than any context, and times the 256 sequences that llama.cpp allows still within 32 bits."""
 _MAGIC = b"GGUF"
 
 
 def make_llama(shape: ModelShape, path: Path, report: Progress = silent) -> Path:
-    """Write a model of `shape` to `path`, over an older GGUF file there, and return `path`.
+    """Write a model of `shape` to `path`, replacing an older GGUF file, and return `path`.
 
-    The weights of a tensor depend on the seed and the tensor's name alone, so a fused model computes what
-    the one with separate matrices does. Two processes must not write one path at the same time.
+    The weights of a tensor depend only on the seed and the tensor's name, so a fused model computes the same
+    as the one with separate matrices. Two processes must not write the same path at the same time.
 
     Raises:
-        UsageError: what lies at `path` is a directory or no GGUF file.
-        PyggmlError: `path` cannot be written, or there is not enough memory for one of the tensors; what
-            was there before is unchanged.
+        UsageError: `path` is a directory, or a file that is not GGUF.
+        PyggmlError: `path` cannot be written, or there is not enough memory for one of the tensors; an older
+            file is unchanged.
     """
-    _check_place(path)
-    beside = path.with_name(f".{path.name}.new")
+    _check_target(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(shape, beside, report)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with replacing(path) as temporary:
+            _write(shape, temporary, report)
     except (OSError, MemoryError) as error:
-        why = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
-        raise PyggmlError(f"cannot write {path}: {why}", "Nothing was changed there.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+        reason = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
+        raise PyggmlError(f"cannot write {path}: {reason}", "The file was not changed.") from error
     return path
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """One tensor of the file: what it is called, its shape in numpy's order, what it is stacked up from."""
+class TensorPlan:
+    """A tensor of the file: its name, its shape in numpy's order, and the (name, shape) of its stacked parts."""
 
     name: str
     size: tuple[int, ...]
@@ -71,8 +64,8 @@ class Tensor:
         return math.prod(self.size)
 
 
-def tensors(shape: ModelShape) -> Iterator[Tensor]:
-    """Every tensor of a model, in the order of the file."""
+def tensor_plans(shape: ModelShape) -> Iterator[TensorPlan]:
+    """All tensors of a model, in the order of the file."""
     plain = ARCHITECTURES[shape.architecture].plain
     yield _plain("token_embd", shape.vocab, shape.embd)
     for layer in range(shape.layers):
@@ -103,24 +96,24 @@ def tensors(shape: ModelShape) -> Iterator[Tensor]:
     yield _plain("output", shape.vocab, shape.embd)
 
 
-def _plain(stem: str, *size: int) -> Tensor:
+def _plain(stem: str, *size: int) -> TensorPlan:
     return _bare(f"{stem}.weight", *size)
 
 
-def _bare(name: str, *size: int) -> Tensor:
-    return Tensor(name, size, ((name, size),))
+def _bare(name: str, *size: int) -> TensorPlan:
+    return TensorPlan(name, size, ((name, size),))
 
 
-def _stacked(stem: str, tensors: tuple[Tensor, ...]) -> Tensor:
+def _stacked(stem: str, tensors: tuple[TensorPlan, ...]) -> TensorPlan:
     rows = sum(tensor.size[0] for tensor in tensors)
     parts = tuple(tensor.parts[0] for tensor in tensors)
-    return Tensor(f"{stem}.weight", (rows, tensors[0].size[1]), parts)
+    return TensorPlan(f"{stem}.weight", (rows, tensors[0].size[1]), parts)
 
 
 def weights(name: str, size: tuple[int, ...], seed: int) -> Array:
-    """The values of one tensor: a matrix keeps the variance of what it is multiplied with; norms are near 1.
+    """The values of one tensor: matrices preserve the variance of their input; norms are near 1.
 
-    Made of raw bits of PCG64, whose stream numpy guarantees, unlike the one of its distributions.
+    Computed from raw bits of PCG64: numpy guarantees that stream, but not those of its distributions.
     """
     import numpy as np
 
@@ -135,13 +128,13 @@ def weights(name: str, size: tuple[int, ...], seed: int) -> Array:
     return np.asarray((values * scale).reshape(size), dtype=np.float32)
 
 
-def _check_place(path: Path) -> None:
+def _check_target(path: Path) -> None:
     if path.is_dir():
-        raise UsageError(f"{path} is a directory", "Name a file in it, e.g. model.gguf.")
+        raise UsageError(f"{path} is a directory", "Give the name of a file in it, e.g. model.gguf.")
     with contextlib.suppress(OSError), path.open("rb") as file:
         start = file.read(4)
         if start not in (b"", _MAGIC):
-            raise UsageError(f"{path} is there already and is no GGUF file", "Name another file.")
+            raise UsageError(f"{path} already exists and is not a GGUF file", "Choose another file name.")
 
 
 def _write(shape: ModelShape, path: Path, report: Progress) -> None:
@@ -149,10 +142,10 @@ def _write(shape: ModelShape, path: Path, report: Progress) -> None:
 
     writer = gguf.GGUFWriter(None, shape.architecture)
     try:
-        _metadata(writer, shape)
-        plan = list(tensors(shape))
+        _add_metadata(writer, shape)
+        plan = list(tensor_plans(shape))
         for tensor in plan:
-            _announce(writer, tensor, shape.type)
+            _add_tensor_info(writer, tensor, shape.type)
         writer.write_header_to_file(path)
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -165,7 +158,7 @@ def _write(shape: ModelShape, path: Path, report: Progress) -> None:
         writer.close()
 
 
-def _metadata(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
     import gguf
 
     writer.add_type(gguf.GGUFType.MODEL)
@@ -190,7 +183,7 @@ def _metadata(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
     if ARCHITECTURES[shape.architecture].window:
         writer.add_sliding_window(_WIDE_WINDOW)
         writer.add_sliding_window_pattern([True] + [False] * (shape.layers - 1))
-        # Insisted on, though there are no experts.
+        # Required although there are no experts.
         writer.add_expert_feed_forward_length(shape.ff)
     writer.add_vocab_size(shape.vocab)
     if not shape.reads_text:
@@ -208,7 +201,7 @@ def _metadata(writer: gguf.GGUFWriter, shape: ModelShape) -> None:
     writer.add_add_space_prefix(False)
 
 
-def _announce(writer: gguf.GGUFWriter, tensor: Tensor, kind: str) -> None:
+def _add_tensor_info(writer: gguf.GGUFWriter, tensor: TensorPlan, kind: str) -> None:
     import gguf
     import numpy as np
 
@@ -222,7 +215,7 @@ def _announce(writer: gguf.GGUFWriter, tensor: Tensor, kind: str) -> None:
         writer.add_tensor_info(tensor.name, in_bytes, np.dtype(np.uint8), math.prod(in_bytes), q8_0)
 
 
-def _values(tensor: Tensor, seed: int) -> Array:
+def _values(tensor: TensorPlan, seed: int) -> Array:
     import numpy as np
 
     parts = [weights(name, size, seed) for name, size in tensor.parts]

@@ -1,4 +1,4 @@
-"""Upstream's tiny random models: written by the build's own test-llama-archs, kept with the build."""
+"""Upstream's tiny random models, written by the build's own test-llama-archs and kept with the build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyggml.upstream.progress import Progress, silent
 
 PROGRAM = "test-llama-archs"
 SEED = 20200101
-"""Fixed, so that the same build writes the same bytes; the program's own default is a random seed."""
+"""Fixed, so that the same build writes the same bytes; the program's default is a random seed."""
 
 _FORMAT = 1
 _LIST = "tiny.json"
@@ -30,10 +30,10 @@ _LAST_LINES = 4
 
 @dataclass(frozen=True)
 class TinyModels:
-    """What was written: a directory and its models, sorted by name.
+    """A directory with models, sorted by name.
 
     Attributes:
-        fresh: the program ran; otherwise they were there.
+        fresh: they were written now; otherwise they were there already.
     """
 
     directory: Path
@@ -51,17 +51,17 @@ def tiny_models(
     """Upstream's tiny models, one file `<architecture>-dense.gguf` or `-moe.gguf` for each kind.
 
     Args:
-        regex: which architectures: the name of one, or a regular expression that is looked for anywhere
-            in the names, as upstream's newer versions of the program do it; by default all (0.6 GB).
-        out: put them here instead of keeping them; other files there stay.
+        regex: which architectures: the name of one, or a regular expression that matches anywhere in the
+            names, as in upstream's newer versions of the program; by default all (0.6 GB).
+        out: write them here instead of keeping them with the build; other files there are kept.
         place: keep them here; by default in the build's directory `models`.
 
     Raises:
-        UsageError: `regex` is none, or no architecture matches.
-        PyggmlError: the build lacks the program, or was made for another processor, the program fails, or
-            the directory cannot be written.
+        UsageError: `regex` is not a regular expression, or no architecture matches.
+        PyggmlError: the build lacks the program or is for another processor, the program fails, or the
+            directory cannot be written.
     """
-    archs = None if regex is None else select(architectures(build), regex)
+    archs = None if regex is None else select_architectures(architectures(build), regex)
     program = build.bin_dir / PROGRAM
     if not program.is_file():
         raise PyggmlError(
@@ -71,33 +71,33 @@ def tiny_models(
     if out is None:
         return _keep(build, archs, (place or build.directory / "models").absolute(), report)
     check_instruction_set(build)
-    with _locked(out) as lock, _new_folder(out / ".pyggml-tiny.new") as new:
+    with _locked(out) as lock, _new_directory(out / ".pyggml-tiny.new") as new:
         files = [path.replace(out / path.name) for path in _run(build, archs, new, lock, report)]
     return TinyModels(out, tuple(files), fresh=True)
 
 
 def _keep(build: Build, archs: tuple[str, ...] | None, place: Path, report: Progress) -> TinyModels:
-    folder = place / _folder_name(archs)
+    directory = place / _directory_name(archs)
     with _locked(place) as lock:
         key = _key(build, archs)
-        kept = _kept(folder, key)
+        kept = _kept(directory, key)
         if kept is not None:
-            return TinyModels(folder, kept, fresh=False)
+            return TinyModels(directory, kept, fresh=False)
         check_instruction_set(build)
-        with _new_folder(place / f".{folder.name}.new") as new:
+        with _new_directory(place / f".{directory.name}.new") as new:
             sizes = {path.name: path.stat().st_size for path in _run(build, archs, new, lock, report)}
             (new / _LIST).write_text(json.dumps({"key": key, "files": sizes}, indent=2) + "\n", "utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            new.rename(folder)
-    return TinyModels(folder, tuple(folder / name for name in sizes), fresh=True)
+            if directory.exists():
+                shutil.rmtree(directory)
+            new.rename(directory)
+    return TinyModels(directory, tuple(directory / name for name in sizes), fresh=True)
 
 
 def architectures(build: Build) -> tuple[str, ...]:
-    """The names of all architectures of the tree that `build` was made of, from its src/llama-arch.cpp.
+    """The names of all architectures in the source of `build`, from its src/llama-arch.cpp.
 
     Raises:
-        PyggmlError: the tree is not there any more, or names none there.
+        PyggmlError: the source no longer exists, or no names are found in it.
     """
     from pyggml.native.assemble import source_of
 
@@ -107,19 +107,21 @@ def architectures(build: Build) -> tuple[str, ...]:
     except OSError as error:
         raise PyggmlError(
             f"cannot read the names of the architectures: {path}: {error.strerror or error}",
-            "Leave --arch away, or bring the source of the build back: pyggml patch apply",
+            "Leave --arch out, or restore the source of the build: pyggml patch apply",
         ) from error
     names = tuple(dict.fromkeys(_NAME.findall(text)))
     if not names:
-        raise PyggmlError(f"{path} names no architectures", "Leave --arch away: all are written.")
+        raise PyggmlError(
+            f"no names of architectures found in {path}", "Leave --arch out to write the models of all."
+        )
     return names
 
 
-def select(names: Sequence[str], regex: str) -> tuple[str, ...]:
-    """Those of `names` that `regex` means: exactly one that is called so, else all that it is found in.
+def select_architectures(names: Sequence[str], regex: str) -> tuple[str, ...]:
+    """The `names` selected by `regex`: the one that equals it, otherwise all in which it matches.
 
     Raises:
-        UsageError: it is no regular expression, or nothing matches.
+        UsageError: it is not a regular expression, or nothing matches.
     """
     if regex in names:
         return (regex,)
@@ -127,26 +129,26 @@ def select(names: Sequence[str], regex: str) -> tuple[str, ...]:
         pattern = re.compile(regex)
     except re.error as error:
         raise UsageError(
-            f"{regex!r} is no regular expression: {error}", "Example: --arch 'llama|^qwen3'"
+            f"{regex!r} is not a regular expression: {error}", "Example: --arch 'llama|^qwen3'"
         ) from error
-    found = tuple(name for name in names if pattern.search(name))
-    if not found:
+    selected = tuple(name for name in names if pattern.search(name))
+    if not selected:
         import difflib
 
         close = difflib.get_close_matches(regex, names, n=5, cutoff=0.5)
-        known = f"Close: {', '.join(close)}." if close else f"There are: {', '.join(names)}."
-        raise UsageError(f"no architecture matches {regex!r}", known)
-    return found
+        hint = f"Similar: {', '.join(close)}." if close else f"Architectures: {', '.join(names)}."
+        raise UsageError(f"no architecture matches {regex!r}", hint)
+    return selected
 
 
-def _folder_name(archs: tuple[str, ...] | None) -> str:
+def _directory_name(archs: tuple[str, ...] | None) -> str:
     if archs is None:
         return "all"
     return archs[0] if len(archs) == 1 else hashlib.sha256("\n".join(archs).encode()).hexdigest()[:12]
 
 
 def _key(build: Build, archs: tuple[str, ...] | None) -> str:
-    """Changes with anything that decides what is written: the program and llama.cpp's own libraries."""
+    """Changes with everything that determines the models: the program and llama.cpp's own libraries."""
     digest = hashlib.sha256(json.dumps([_FORMAT, SEED, archs]).encode())
     libraries = sorted({path.resolve() for path in build.bin_dir.glob("lib*.so*")})
     wanted = re.compile(r"lib(llama|llama-common|ggml|ggml-base|ggml-cpu)\.so\b")
@@ -156,19 +158,20 @@ def _key(build: Build, archs: tuple[str, ...] | None) -> str:
     return digest.hexdigest()
 
 
-def _kept(folder: Path, key: str) -> tuple[Path, ...] | None:
+def _kept(directory: Path, key: str) -> tuple[Path, ...] | None:
+    """The complete models there, if they were written with this key."""
     try:
-        document = json.loads((folder / _LIST).read_bytes())
+        document = json.loads((directory / _LIST).read_bytes())
         if document["key"] != key:
             return None
-        sizes = {folder / name: size for name, size in document["files"].items()}
+        sizes = {directory / name: size for name, size in document["files"].items()}
         return tuple(sizes) if all(path.stat().st_size == size for path, size in sizes.items()) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _run(
-    build: Build, archs: tuple[str, ...] | None, folder: Path, lock: int, report: Progress
+    build: Build, archs: tuple[str, ...] | None, directory: Path, lock: int, report: Progress
 ) -> list[Path]:
     from pyggml.builder.process import run_lines, tool_environment
 
@@ -180,26 +183,26 @@ def _run(
         if line.strip():
             last.append(line.strip())
             del last[:-_LAST_LINES]
-        if found := _SAVING.search(line):
+        if saving := _SAVING.search(line):
             count += 1
-            report(f"writing {found[1]} ({found[2]})", count, None)
+            report(f"writing {saving[1]} ({saving[2]})", count, None)
 
     environment = tool_environment({"GGML_NO_BACKTRACE": "1"})
-    command: list[str | Path] = [build.bin_dir / PROGRAM, "-o", folder, "-s", str(SEED)]
+    command: list[str | Path] = [build.bin_dir / PROGRAM, "-o", directory, "-s", str(SEED)]
     for arch in ("",) if archs is None else archs:
         more = ("-a", arch) if arch else ()
-        # The child holds the lock as well, should this process be killed and the child still be writing.
+        # The child holds the lock as well, in case this process is killed while the child is still writing.
         status = run_lines([*command, *more], read, environment, keep_open=(lock,))
         if status != 0:
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             raise PyggmlError(
                 f"{PROGRAM} failed with {how}" + (f" at {arch}" if arch else ""), "\n".join(last) or None
             )
-    files = sorted(folder.glob("*.gguf"))
+    files = sorted(directory.glob("*.gguf"))
     if not files:
         which = "any model" if archs is None else f"a model for {', '.join(archs)}"
         raise PyggmlError(
-            f"{PROGRAM} of this upstream does not write {which}", "See its function arch_supported."
+            f"this upstream's {PROGRAM} does not write {which}", "See its function arch_supported."
         )
     for path in files:
         _check(path)
@@ -207,20 +210,20 @@ def _run(
 
 
 def _check(path: Path) -> None:
-    """The program does not notice when the disk is full as it closes a file."""
+    """The program does not notice a full disk when it closes a file."""
     import gguf
 
     try:
         end = max((one.data_offset + one.n_bytes for one in gguf.GGUFReader(path).tensors), default=0)
     except (ValueError, IndexError, KeyError, OSError) as error:
-        raise PyggmlError(f"{path.name} was not written whole: {error}", "Is the disk full?") from error
+        raise PyggmlError(f"{path.name} was not written completely: {error}", "Is the disk full?") from error
     if int(end) > path.stat().st_size:
-        raise PyggmlError(f"{path.name} was not written whole", "Is the disk full?")
+        raise PyggmlError(f"{path.name} was not written completely", "Is the disk full?")
 
 
 @contextlib.contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """An empty folder, gone at the end if it is still there."""
+def _new_directory(path: Path) -> Iterator[Path]:
+    """An empty directory; removed at the end unless it was renamed."""
     if path.exists():
         shutil.rmtree(path)
     path.mkdir()
@@ -231,11 +234,11 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """The folder, made if need be, for this process and its child alone; the lock is on the folder itself."""
+def _locked(directory: Path) -> Iterator[int]:
+    """Lock a directory, created if necessary, for this process and its child; yields the lock's descriptor."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield lock
@@ -243,5 +246,5 @@ def _locked(folder: Path) -> Iterator[int]:
             os.close(lock)
     except OSError as error:
         raise PyggmlError(
-            f"cannot write in {folder}: {error.strerror or error}", "Name a directory with --out DIR."
+            f"cannot write to {directory}: {error.strerror or error}", "Use another directory with --out DIR."
         ) from error

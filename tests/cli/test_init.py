@@ -154,7 +154,7 @@ def test_bundled_project_comes_from_the_package(installed: Path) -> None:
 
 def test_installation_without_its_project_says_so(installed: Path) -> None:
     (installed / "_project" / "vendor" / "pins.toml").unlink()
-    with pytest.raises(PyggmlError, match="comes without its project"):
+    with pytest.raises(PyggmlError, match="lacks the bundled project"):
         bundled_files(patches=True)
 
 

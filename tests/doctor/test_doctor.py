@@ -19,7 +19,7 @@ from pyggml.doctor import packages
 from pyggml.doctor.cuda import cuda_rows
 from pyggml.doctor.packages import package_rows, registry_rows
 from pyggml.doctor.project import project_rows
-from pyggml.doctor.report import STATES, Report, Row
+from pyggml.doctor.report import STATES, DoctorReport, Row
 from pyggml.doctor.tools import tool_rows
 from pyggml.project import Project
 from pyggml.upstream.pip_config import PackageSources
@@ -87,7 +87,7 @@ def test_bare_machine_names_a_command_for_each_thing(tmp_path: Path) -> None:
     assert rows["CMake"].state == "missing" and "apt install cmake" in rows["CMake"].fix
     assert rows["Ninja"].state == "missing" and "ninja-build" in rows["Ninja"].fix
     assert rows["compiler cache"].state == "optional" and "ccache" in rows["compiler cache"].fix
-    assert not Report(tuple(rows.values())).ok
+    assert not DoctorReport(tuple(rows.values())).ok
 
 
 def test_registry_makes_up_for_cmake_and_ninja(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_full_disk(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(0, 0, 1 << 20))
     rows = by_name(project_rows(project, project.root, online=True))
     assert rows["disk space"].state == "missing"
-    assert not Report(tuple(rows.values())).ok
+    assert not DoctorReport(tuple(rows.values())).ok
 
 
 def test_command_prints_one_screen_or_json_and_an_exit_code(

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.models.make import make_llama, tensors, weights
+from pyggml.models.make import make_llama, tensor_plans, weights
 from pyggml.models.shape import ModelShape
 
 from .conftest import TEXT, Bench
@@ -120,14 +120,14 @@ def test_small_vocabulary_has_no_text(tmp_path: Path) -> None:
         ({"vocab": 1}, "--vocab 1"),
         ({"embd": 1 << 40}, "--embd"),
         ({"seed": -1}, "--seed -1"),
-        ({"k_size": 63}, "a K head of 63 is odd"),
+        ({"k_size": 63}, "the K head size 63 is odd"),
         ({"k_size": 0}, "--k-size 0"),
         ({"v_size": 0}, "--v-size 0"),
         ({"heads": 2.0}, "--heads 2.0 is not a whole number"),
         ({"heads": True}, "--heads True is not a whole number"),
         ({"arch": "llama", "v_size": 32}, "not 64 and 32"),
-        ({"arch": "gpt2"}, "no architecture 'gpt2'"),
-        ({"arch": "plamo3"}, "only one fused matrix"),
+        ({"arch": "gpt2"}, "architecture 'gpt2' cannot be made"),
+        ({"arch": "plamo3"}, "only supports one fused matrix"),
         ({"type": "q4_0"}, "no weight type 'q4_0'"),
         ({"type": "q8_0", "ff": 100}, "--ff is 100"),
         ({"type": "q8_0", "heads": 3, "kv_heads": 1, "v_size": 20}, "--heads times --v-size is 60"),
@@ -141,7 +141,7 @@ def test_shape_that_cannot_be(shape: dict[str, Any], said: str) -> None:
 def test_other_files_are_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "letter.txt"
     path.write_bytes(b"dear reader")
-    with pytest.raises(UsageError, match="no GGUF file"):
+    with pytest.raises(UsageError, match="not a GGUF file"):
         make(path, **SMALL)
     assert path.read_bytes() == b"dear reader"
     with pytest.raises(UsageError, match="is a directory"):
@@ -212,7 +212,7 @@ SHAPES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: ModelShape(**shape).name)
 def test_llama_cpp_loads_and_decodes_it(tmp_path: Path, bench: Bench, shape: dict[str, Any]) -> None:
     path = make(tmp_path / "model.gguf", **shape)
-    elements = sum(tensor.count for tensor in tensors(ModelShape(**shape)))
+    elements = sum(tensor.count for tensor in tensor_plans(ModelShape(**shape)))
     for flash_attention in (0, 1):
         rows = bench(path, "-fa", flash_attention)
         assert [(row["n_prompt"], row["n_gen"]) for row in rows] == [(16, 0), (0, 4)]

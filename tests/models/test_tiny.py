@@ -16,7 +16,7 @@ from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
-from pyggml.models.tiny import architectures, select, tiny_models
+from pyggml.models.tiny import architectures, select_architectures, tiny_models
 
 from .conftest import Bench
 
@@ -101,15 +101,15 @@ def test_names_come_from_the_tree_of_the_build(fake: Fake) -> None:
     ],
 )
 def test_exact_name_or_expression(regex: str, expected: tuple[str, ...]) -> None:
-    assert select(NAMES, regex) == expected
+    assert select_architectures(NAMES, regex) == expected
 
 
 def test_bad_expression_and_one_that_matches_nothing() -> None:
-    with pytest.raises(UsageError, match="no regular expression"):
-        select(NAMES, "llama(")
+    with pytest.raises(UsageError, match="not a regular expression"):
+        select_architectures(NAMES, "llama(")
     with pytest.raises(UsageError, match="no architecture matches 'lama3'") as error:
-        select(NAMES, "lama3")
-    assert error.value.hint == "Close: llama, llama4."
+        select_architectures(NAMES, "lama3")
+    assert error.value.hint == "Similar: llama, llama4."
 
 
 def test_models_are_written_once_and_kept_with_the_build(fake: Fake) -> None:
@@ -179,7 +179,7 @@ def test_failing_program_keeps_nothing_and_tells_its_last_words(fake: Fake) -> N
 
 def test_model_that_was_not_written_whole(fake: Fake) -> None:
     os.truncate(fake.model, fake.model.stat().st_size - 40)
-    with pytest.raises(PyggmlError, match=r"llama-dense\.gguf was not written whole"):
+    with pytest.raises(PyggmlError, match=r"llama-dense\.gguf was not written completely"):
         tiny_models(fake.build, "llama")
     assert names(fake.build.directory / "models") == []
 
@@ -224,7 +224,7 @@ def test_own_directory_gets_the_models_beside_what_is_there(fake: Fake, tmp_path
 
 def test_place_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(PyggmlError, match="cannot write in"):
+    with pytest.raises(PyggmlError, match="cannot write to"):
         tiny_models(fake.build, "llama", tmp_path / "file" / "out")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.upstream.pins import GitSource, Pin, SdistSource, write_pin, read_pins
+from pyggml.upstream.pins import GitSource, Pin, SdistSource, read_pins, write_pin
 from tests.upstream.helpers import Upstream, write_project
 
 TREE = "a" * 40

@@ -37,7 +37,7 @@ from pyggml.errors import PyggmlError
 from pyggml.ggml import VirtualDevices
 from pyggml.ggml.library import load
 from pyggml.llama import LlamaContext, Model, State
-from pyggml.models.known import get_model
+from pyggml.models.packaged import get_model
 
 PLACES = ("cpu", "layer-device", "layer-host", "tensor-device", "tensor-host")
 ONE, OWN, UNIFIED = "one", "per-stream", "unified"

