@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from pyggml.builder.launcher import write_launcher
 from pyggml.builder.plan import BuildPlan
 from pyggml.builder.process import run_lines, tool_environment
 from pyggml.builder.progress import DISK_FULL, NINJA_STATUS, NinjaOutput, Report
@@ -103,6 +104,8 @@ class _Run:
         stale = (
             before is None or before.fingerprint != fingerprint or not (directory / "build.ninja").is_file()
         )
+        self.say_what_changed(before, fingerprint, say)
+        write_launcher(directory, self.plan.source, self.tools.launcher)
         if stale:
             say(f"configuring {self.plan.variant} with CMake {self.tools.cmake_version}")
             self.configure()
@@ -129,6 +132,27 @@ class _Run:
             record = replace(record, check=before.check)
         write_record(directory, record)
         return BuildResult(Build(directory, record), output.steps, seconds, stale, left_out)
+
+    def say_what_changed(
+        self, before: BuildRecord | None, fingerprint: str, say: Callable[[str], None]
+    ) -> None:
+        """Why more is compiled than the source explains, and a compiler cache that came or went."""
+        if before is None:
+            return
+        cache, cache_before = str(self.tools.launcher or ""), before.tools.get("launcher", "")
+        if cache and cache != cache_before:
+            say(f"compiler cache: {cache}, used from now on")
+        elif cache_before and not cache:
+            say(f"compiler cache: {cache_before} is gone, compiling without one")
+        if before.fingerprint != fingerprint:
+            options = dict(self.plan.options)
+            names = [
+                name
+                for name in {**before.options, **options}
+                if before.options.get(name) != options.get(name)
+            ]
+            changed = ", ".join(names) or "the compilers or CMake"
+            say(f"{self.plan.variant} was configured differently ({changed}): compiling everything again")
 
     def configure(self) -> None:
         directory = self.plan.directory

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyggml.builder.cuda.options import CudaOptions
 from pyggml.builder.features import choose
+from pyggml.builder.launcher import FILE as LAUNCHER
 from pyggml.builder.machine import BYTES_PER_JOB, Machine, default_jobs, run_path_here
 from pyggml.builder.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
@@ -54,6 +55,10 @@ _FIXED = (
     ("LLAMA_CURL", "OFF"),
     ("LLAMA_OPENSSL", "OFF"),
 )
+
+
+_UNOPTIMIZED = "common;examples;pocs;tests;tools;vendor"
+"""Directories whose code does not compute: half of the compiler's time went into optimising them."""
 
 
 @dataclass(frozen=True)
@@ -260,16 +265,16 @@ def make_plan(
         entries.append(("CMAKE_CXX_FLAGS", tools.cxx_flags))
     if tools.link_flags:
         entries += [(f"CMAKE_{kind}_LINKER_FLAGS", tools.link_flags) for kind in ("EXE", "SHARED", "MODULE")]
-    if tools.launcher is not None:
-        entries += [
-            ("CMAKE_C_COMPILER_LAUNCHER", str(tools.launcher)),
-            ("CMAKE_CXX_COMPILER_LAUNCHER", str(tools.launcher)),
-        ]
     variant = variant_name(pin, options)
     directory = build_dir / variant
+    launcher = directory / LAUNCHER
+    entries += [(f"CMAKE_{language}_COMPILER_LAUNCHER", str(launcher)) for language in ("C", "CXX")]
+    # Which warnings there are depends on what the optimiser sees.
+    if not options.fatal_warnings:
+        entries.append(("PYGGML_UNOPTIMIZED", _UNOPTIMIZED))
     default_targets, bytes_per_job = list(DEFAULT_TARGETS), BYTES_PER_JOB
     if cuda is not None:
-        entries += cuda.entries(directory, declared, tools.launcher, fatal_warnings=options.fatal_warnings)
+        entries += cuda.entries(directory, declared, launcher, fatal_warnings=options.fatal_warnings)
         default_targets.append(cuda.target)
         bytes_per_job = cuda.bytes_per_job
     return BuildPlan(

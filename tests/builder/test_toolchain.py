@@ -96,6 +96,17 @@ def test_cc_with_a_cache_and_flags(bin_dir: Path, tmp_path: Path) -> None:
     assert (found.cc, found.cc_flags, found.launcher) == (bin_dir / "cc", "-m64 -g", bin_dir / "ccache")
 
 
+def test_a_compiler_cache_from_a_wheel_lies_beside_the_interpreter(bin_dir: Path, tmp_path: Path) -> None:
+    compilers(bin_dir)
+    python = fake_pip(tmp_path)
+    cache = program(python.with_name("ccache"), says("ccache 4.14"))
+    assert find(bin_dir, tmp_path, python=python).launcher == cache
+    sccache = program(bin_dir / "sccache", says("sccache 0.8"))
+    assert find(bin_dir, tmp_path, python=python).launcher == sccache
+    program(bin_dir / "ccache", "raise SystemExit(127)")
+    assert find(bin_dir, tmp_path, python=python).launcher == sccache
+
+
 def test_tools_on_path_are_used_without_pip(bin_dir: Path, tmp_path: Path) -> None:
     compilers(bin_dir)
     program(bin_dir / "cmake", says("cmake version 3.25.1\n\nCMake suite"))

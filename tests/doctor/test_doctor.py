@@ -65,7 +65,7 @@ def by_name(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def tools(directory: Path, tmp_path: Path, online: bool = True) -> dict[str, Row]:
-    return by_name(tool_rows({"PATH": str(directory)}, online, tmp_path / "cache"))
+    return by_name(tool_rows({"PATH": str(directory)}, online, tmp_path / "cache", tmp_path / "python"))
 
 
 def test_everything_there(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class CudaSetup:
         self,
         directory: Path,
         declared: Collection[str],
-        launcher: Path | None,
+        launcher: Path,
         *,
         fatal_warnings: bool = False,
     ) -> list[tuple[str, str]]:
@@ -97,8 +97,7 @@ class CudaSetup:
             flags = f"{flags} -Xcompiler=-Wno-error=stringop-overflow".strip()
         if flags:
             entries.append(("CMAKE_CUDA_FLAGS", flags))
-        if launcher is not None:
-            entries.append(("CMAKE_CUDA_COMPILER_LAUNCHER", str(launcher)))
+        entries.append(("CMAKE_CUDA_COMPILER_LAUNCHER", str(launcher)))
         return entries
 
     def _rpath(self) -> list[str]:
