@@ -1,61 +1,123 @@
-"""The native tests need the built llama.cpp of this project: what is missing of it is made before the first.
+"""How the project's own tests are run: on the build that stands, in as many processes as there are cores.
 
-It is that of the default pin; PYGGML_TESTS_PIN names another one, which the work tree then moves to.
+Native tests need a built llama.cpp. They take the one that is there and never move the work tree; only where nothing
+is built yet, the default pin is fetched, patched and built first. `--prepare` does that in any case, and
+PYGGML_TESTS_PIN names another pin for it. A test with `@pytest.mark.patch("NAME")` is skipped if that patch is not in
+the build; a proof in series.toml needs its patch without saying so.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from pyggml.errors import PyggmlError
+from tests.tested_build import PIN, PREPARED, find_tested_build, make_build, remember, remembered
+
+KILL_SEED = "PYGGML_TESTS_KILL_SEED"
+# A run that only finds out whether there are native tests ends with this.
+ASKED, NATIVE = "PYGGML_TESTS_ASKED", 77
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pyggml's own tests")
+    group.addoption(
+        "--prepare",
+        action="store_true",
+        help="fetch, apply the whole series and build before the native tests",
+    )
+    group.addoption(
+        "--kill-seed",
+        type=int,
+        metavar="N",
+        help="which third of the kill points to take; slow tests take all",
+    )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process for single files and tests, so that they start at once and print; and for a GPU, which is one."""
+    single = all(Path(arg.partition("::")[0]).suffix == ".py" for arg in config.args)
+    return 0 if single or config.option.markexpr == "gpu" or ASKED in os.environ else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seed = config.option.kill_seed
+    # Workers and isolated tests have to take the same points.
+    if seed is not None or KILL_SEED not in os.environ:
+        os.environ[KILL_SEED] = str(int(time.time()) % 3 if seed is None else seed)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    build = (
+        "a build that is made before the first native test"
+        if must_make_build(config)
+        else find_tested_build()
+    )
+    return [f"pyggml: testing {build}", f"kill points: --kill-seed {os.environ[KILL_SEED]}"]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With several workers, it is the process that starts them that makes the build: it alone can say so."""
+    config = session.config
+    distributed = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if distributed and (not must_make_build(config) or has_native_tests(config)):
+        see_to_the_build(config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetch, patch and build, in the one process that starts the tests; children and workers find it done."""
-    wanted = any(item.get_closest_marker("native") for item in session.items)
-    if not wanted or session.config.option.collectonly or os.environ.get("PYGGML_TESTS_PREPARED"):
+    native = [item for item in session.items if item.get_closest_marker("native")]
+    if os.environ.get(ASKED):
+        pytest.exit("asked", returncode=NATIVE if native else 0)
+    if not native or session.config.option.collectonly:
         return
-    os.environ["PYGGML_TESTS_PREPARED"] = "1"
-    if hasattr(session.config, "workerinput"):
+    see_to_the_build(session.config)
+    build = remembered()
+    if build is None:
         return
-    from pyggml.builder.plan import BuildOptions
-    from pyggml.builder.progress import Step
-    from pyggml.errors import PyggmlError
-    from pyggml.native.assemble import build_all
-    from pyggml.project import Project
-    from pyggml.series.worktree.workspace import apply_series
-    from pyggml.upstream.pins import read_pins
-    from pyggml.upstream.store import fetch
+    for item in native:
+        names = [name for mark in item.iter_markers("patch") for name in mark.args]
+        lacking = [name for name in names if name in build.missing]
+        lacking += build.proofs.get(item.nodeid.partition("[")[0], ())
+        if lacking:
+            item.add_marker(
+                pytest.mark.skip(reason=f"the build is without {', '.join(dict.fromkeys(lacking))}")
+            )
 
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+
+def must_make_build(config: pytest.Config) -> bool:
+    return config.option.prepare or PIN in os.environ or find_tested_build() is None
+
+
+def has_native_tests(config: pytest.Config) -> bool:
+    """Whether these arguments select a test that needs the build."""
+    command = [sys.executable, "-m", "pytest", *config.invocation_params.args, "--collect-only", "-q"]
+    done = subprocess.run(
+        command, cwd=config.invocation_params.dir, env={**os.environ, ASKED: "1"}, capture_output=True
+    )
+    return done.returncode == NATIVE
+
+
+def see_to_the_build(config: pytest.Config) -> None:
+    """Once in a run: find the build that stands, or make one."""
+    if os.environ.get(PREPARED):
+        return
+    os.environ[PREPARED] = "1"
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
 
     def say(text: str) -> None:
-        if reporter is not None:
-            reporter.write_line(f"preparing: {text}")
-            sys.stdout.flush()
+        reporter.write_line(text)
+        sys.stdout.flush()
 
-    told = 0
-
-    def step(step: Step) -> None:
-        nonlocal told
-        if step.done * 5 // max(step.total, 1) > told:
-            told = step.done * 5 // max(step.total, 1)
-            say(f"built {step.done} of {step.total} steps")
-
-    project, pin = Project(ROOT), os.environ.get("PYGGML_TESTS_PIN")
-    start = time.monotonic()
     try:
-        pins = read_pins(project)
-        with project.lock("tests"):
-            say("the source, fetched unless it is there")
-            fetch(project, pins, pins.get(pin))
-        apply_series(project, pin)
-        build_all(project, BuildOptions(), step, say)
+        if must_make_build(config):
+            make_build(say, apply=config.option.prepare or PIN in os.environ)
+        build = find_tested_build()
     except PyggmlError as error:
         pytest.exit(f"the native tests cannot be prepared: {error}", returncode=1)
-    say(f"done in {time.monotonic() - start:.0f} s")
+    if build is not None:
+        remember(build)

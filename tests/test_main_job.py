@@ -15,6 +15,7 @@ from pyggml.series.exchange.verify_files import verify_series
 from pyggml.series.worktree.workspace import apply_series, open_workspace, unapply_series
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import fetch
+from tests.tested_build import remembered
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.native
@@ -25,6 +26,9 @@ def git(tree: Path, *args: str) -> str:
 
 
 def test_up_skips_what_is_done_and_the_check_passes() -> None:
+    build = remembered()
+    if build is not None and (build.missing or build.changed):
+        pytest.skip("the work tree is not the whole series as it was built, and `pyggml up` would move it")
     done = subprocess.run(
         [sys.executable, "-m", "pyggml", "up", "--json"], cwd=ROOT, capture_output=True, text=True
     )

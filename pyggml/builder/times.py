@@ -56,6 +56,17 @@ def follow_contents(git: Git, directory: Path) -> int:
     return restored
 
 
+def changed_since(git: Git, directory: Path) -> int:
+    """How many tracked files differ from what the last build in `directory` saw; new ones and lost ones count."""
+    assert git.work_tree is not None  # noqa: S101
+    before, now = _read(directory), _contents(git)
+    differing = (path for path, blob in now.items() if before.get(path, ("",))[0] != blob)
+    # Times of symbolic links are not followed.
+    return sum(not (git.work_tree / path).is_symlink() for path in differing) + len(
+        before.keys() - now.keys()
+    )
+
+
 def _read(directory: Path) -> dict[str, list[str | int]]:
     try:
         found = json.loads((directory / FILE).read_bytes())

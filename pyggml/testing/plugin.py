@@ -105,6 +105,8 @@ def _report(item: pytest.Item, call: pytest.CallInfo[Any]) -> pytest.TestReport:
 def _isolates(item: pytest.Item) -> bool:
     if not any(item.get_closest_marker(name) for name in ("isolated", "expects_abort")):
         return False
+    if item.get_closest_marker("skip"):
+        return False  # pytest skips it; that takes no process
     options = item.config.option
     if options.pyggml_no_isolation or options.setuponly or options.setupplan:
         return False
