@@ -176,3 +176,12 @@ def test_python_blocks_parse(page: Path) -> None:
 def test_the_bindings_page_shows_the_example() -> None:
     example = (ROOT / "examples" / "split_matmul.py").read_text("utf-8")
     assert f"```python\n{example}```" in (ROOT / "docs" / "bindings.md").read_text("utf-8")
+
+
+def test_the_architecture_names_every_room() -> None:
+    from .test_gates import ROOMS
+
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    paths = {f"pyggml/{room}/" if (ROOT / "pyggml" / room).is_dir() else f"pyggml/{room}.py" for room in ROOMS}
+    inner = {f"pyggml/series/{path.parent.name}/" for path in ROOT.glob("pyggml/series/*/__init__.py")}
+    assert {path for path in paths | inner if f"`{path}`" not in text} == set()
