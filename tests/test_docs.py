@@ -182,6 +182,8 @@ def test_the_architecture_names_every_room() -> None:
     from .test_gates import ROOMS
 
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    paths = {f"pyggml/{room}/" if (ROOT / "pyggml" / room).is_dir() else f"pyggml/{room}.py" for room in ROOMS}
+    paths = {
+        f"pyggml/{room}/" if (ROOT / "pyggml" / room).is_dir() else f"pyggml/{room}.py" for room in ROOMS
+    }
     inner = {f"pyggml/series/{path.parent.name}/" for path in ROOT.glob("pyggml/series/*/__init__.py")}
     assert {path for path in paths | inner if f"`{path}`" not in text} == set()
