@@ -58,7 +58,7 @@ def test_figures_with_the_patches_by_those_without(tmp_path: Path) -> None:
     assert found["perplexity"] == {"perplexity-2": {"ppl": "12.5000", "error": "0.25000"}}
     assert found["gpu"] == ["NVIDIA H200, 9.0"]
     assert found["steps"][1]["tail"] == "ggml.c:1: GGML_ASSERT(x) failed\n"
-    assert "2 steps in 321 s, not well: streams-2-nkvo1-before.jsonl" in said
+    assert "2 steps in 321 s, failed: streams-2-nkvo1-before.jsonl" in said
 
 
 @pytest.mark.parametrize("steps", ["", "matrix.json\t1\t3\n", "matrix.json\tno time left\t0\n"])

@@ -1,7 +1,7 @@
-"""One JSON document of what the steps of gpu_check.sh left: python tools/gpu_report.py STEPS SECONDS FILE.
+"""Collects the output of gpu_check.sh's steps in one JSON document: python tools/gpu_report.py STEPS SECONDS FILE.
 
-Standard library only. `ratios` sets figures with the patches beside those without, after divided by before, of
-llama-bench (tokens per second of prompts and of generation) and llama-batched-bench (of all streams together).
+Standard library only. `ratios` compares the rates with the patches to those without, after divided by before:
+tokens per second of llama-bench (prompt and generation) and of llama-batched-bench (all streams together).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 TAIL = 2000
-"""Characters of the log of a step that failed."""
+"""Characters kept of the log of a failed step."""
 _PERPLEXITY = re.compile(r"Final estimate: PPL = ([0-9.]+|nan|-nan) \+/- ([0-9.]+|nan|-nan)")
 
 
@@ -33,7 +33,7 @@ def main(steps: Path, seconds: int, file: Path) -> None:
         "gpu": read(steps / "gpu.log").splitlines()[1:],
         "steps": rows,
         "perplexity": {
-            path.stem: found for path in sorted(steps.glob("perplexity-*.log")) if (found := perplexity(path))
+            path.stem: value for path in sorted(steps.glob("perplexity-*.log")) if (value := perplexity(path))
         },
         "ratios": ratios(documents),
         "documents": documents,
@@ -44,7 +44,7 @@ def main(steps: Path, seconds: int, file: Path) -> None:
     failed = [row["step"] for row in rows if row["status"] != 0]
     print(
         f"{file}: {len(rows)} steps in {seconds} s, "
-        + (f"not well: {', '.join(failed)}" if failed else "all well")
+        + (f"failed: {', '.join(failed)}" if failed else "all passed")
     )
 
 
@@ -60,37 +60,37 @@ def row_of(steps: Path, name: str, status: str, seconds: str) -> dict[str, Any]:
 
 
 def perplexity(log: Path) -> dict[str, str] | None:
-    found = _PERPLEXITY.search(read(log))
-    return {"ppl": found[1], "error": found[2]} if found else None
+    estimate = _PERPLEXITY.search(read(log))
+    return {"ppl": estimate[1], "error": estimate[2]} if estimate else None
 
 
 def ratios(documents: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """After divided by before, for every `X-after` that has an `X-before`."""
-    found = {}
+    """After divided by before, for every `X-after` with an `X-before`."""
+    table = {}
     for name, after in documents.items():
         before = documents.get(name.removesuffix("-after") + "-before")
         if name.endswith("-after"):
-            there, here = rates(before), rates(after)
-            found[name.removesuffix("-after")] = {
-                what: round(rate / there[what], 3) if there.get(what) else f"{rate:.1f} t/s, before: nothing"
-                for what, rate in here.items()
+            old = rates(before)
+            table[name.removesuffix("-after")] = {
+                what: round(rate / old[what], 3) if old.get(what) else f"{rate:.1f} t/s, before: nothing"
+                for what, rate in rates(after).items()
             }
-    return found
+    return table
 
 
 def rates(document: Any) -> dict[str, float]:
-    """Tokens per second by what was done."""
-    found = {}
+    """Tokens per second of each kind of run."""
+    speeds = {}
     for row in document if isinstance(document, list) else []:
         if "avg_ts" in row:
-            found[f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"] = float(row["avg_ts"])
+            speeds[f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"] = float(row["avg_ts"])
         elif "speed_tg" in row:
-            found[f"{row['pl']} streams"] = float(row["speed_tg"])
-    return found
+            speeds[f"{row['pl']} streams"] = float(row["speed_tg"])
+    return speeds
 
 
 def load(path: Path) -> Any:
-    """A document, or the documents of a file with one in every line; None for none."""
+    """The JSON document in a file, or the list of those in a .jsonl file; None if there is none."""
     text = read(path)
     try:
         if path.suffix == ".jsonl":

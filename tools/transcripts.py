@@ -1,17 +1,17 @@
-"""llama-parallel's transcript in every place and layout of the KV cache: the same words, or exit status 1.
+"""Compares llama-parallel's transcript in every place and layout of the KV cache; exit status 1 if any differs.
 
 python tools/transcripts.py                           SmolLM2, 8 clients, 16 sequences, temperature 0
-python tools/transcripts.py --against unpatched       and what another build says
+python tools/transcripts.py --against unpatched       and compared with another build
 python tools/transcripts.py --devices 4 --arguments='-ctk q8_0 -ctv q8_0'
 
-Clients come and go as their answers end; every sequence begins as a copy of the shared system prompt. The hash
-is of what does not change from run to run: who asked what, the numbers of tokens, the answers, and the order of
-all that. On the CPU, and split by layer, everything computes the same sums; split by tensor, sums have another
-order and may lead to other words, but not to others with the cache on the host. The CPU has one thread: with more
-it cuts attention from 512 cells on into a sum per thread (use_split_kv_path in ggml-cpu/ops.cpp), which a virtual
-device, with however many threads, does not. The layout per stream is left out where the build has no
---kv-per-stream. The other build's devices begin with zeroed memory, this build's with NaN: what nan-without-work
-mends is no other transcript.
+Clients come and go as their answers end; every sequence starts as a copy of the shared system prompt. The hash
+covers everything that is the same in every run: who asked what, the numbers of tokens, the answers, and their
+order. On the CPU and split by layer, all sums are the same. Split by tensor, sums are in another order and may lead
+to other words, but those are the same with the cache on the host. The CPU uses one thread: with more, it divides
+attention over 512 or more cells into a sum per thread (use_split_kv_path in ggml-cpu/ops.cpp), which a virtual
+device never does. The layout per stream is left out if the build has no --kv-per-stream. The other build's devices
+start with zeroed memory, this build's with NaN, so that the defect fixed by nan-without-work does not change the
+other build's transcript.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         ("tensor, host", ("-sm", "tensor", "-ngl", "99", "-nkvo")),
     ),
 }
-# The answers in llama-parallel's log, by its colours: nothing in an answer can look so (examples/parallel).
+# The answers in llama-parallel's log, recognized by its colour codes: no answer contains any (examples/parallel).
 ANSWER = re.compile(
     r"\x1b\[31mClient +(\d+), seq +(\d+)/ *\d+, prompt +(\d+) t, response +(\d+) t, time[^\n]*, "
     r"cache miss (\d+) \x1b\[0m *\n\nInput: +(.*?)\n\x1b\[35mResponse: (.*?)\x1b\[0m",
@@ -68,10 +68,10 @@ class Row:
 
     Attributes:
         layout: `one`, or `per-stream`.
-        hash: of the transcript; None if there is none.
-        answers, tokens: in it.
+        hash: hash of the transcript; None if there is none.
+        answers, tokens: numbers of answers and of tokens in the transcript.
         reason: why there is no transcript.
-        wanted: another hash than the group's is a failure.
+        required: a missing transcript is a failure.
     """
 
     group: str
@@ -83,7 +83,7 @@ class Row:
     tokens: int
     seconds: float
     reason: str = ""
-    wanted: bool = True
+    required: bool = True
 
 
 def main() -> int:
@@ -101,11 +101,11 @@ def main() -> int:
     for row in run_all(build, other, model, options):
         rows.append(row)
         print(line(row), flush=True)
-    wrong = verdict(rows)
+    different = print_summary(rows)
     if options.json:
-        document = {"model": model.name, "ok": not wrong, "rows": [asdict(row) for row in rows]}
+        document = {"model": model.name, "ok": not different, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    return 1 if wrong else 0
+    return 1 if different else 0
 
 
 def run_all(build: Build, other: Build | None, model: Path, options: argparse.Namespace) -> Iterator[Row]:
@@ -119,7 +119,7 @@ def run_all(build: Build, other: Build | None, model: Path, options: argparse.Na
             if place.partition(",")[0] not in options.places:
                 continue
             for one, layout in builds:
-                yield run(one, group, place, arguments, layout, model, options, wanted=one is not other)
+                yield run(one, group, place, arguments, layout, model, options, required=one is not other)
 
 
 def has_layout(build: Build) -> bool:
@@ -137,7 +137,7 @@ def run(
     layout: str,
     model: Path,
     options: argparse.Namespace,
-    wanted: bool,
+    required: bool,
 ) -> Row:
     cells = -(-options.cells // 256) * 256
     command: list[str | Path] = [
@@ -150,34 +150,37 @@ def run(
         command.append(OPTION)
     devices = None
     if place != "cpu":
-        devices = VirtualDevices(options.devices, threads=options.threads, poison=wanted)
+        devices = VirtualDevices(options.devices, threads=options.threads, poison=required)
     start = time.monotonic()
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=environment(build, devices), timeout=options.timeout, check=False,
         )  # fmt: skip
-        status, said = done.returncode, done.stdout.decode("utf-8", "replace")
-        reason = why(status, said)
+        status, output = done.returncode, done.stdout.decode("utf-8", "replace")
+        reason = failure_reason(status, output)
     except subprocess.TimeoutExpired as error:
-        said, reason = (error.stdout or b"").decode("utf-8", "replace"), f"no end after {options.timeout} s"
+        output, reason = (
+            (error.stdout or b"").decode("utf-8", "replace"),
+            f"still running after {options.timeout} s",
+        )
     seconds = time.monotonic() - start
-    answers = ANSWER.findall(said)
+    answers = ANSWER.findall(output)
     tokens = sum(int(answer[3]) for answer in answers)
     if not reason and len(answers) != options.sequences:
         reason = f"{len(answers)} of {options.sequences} answers are in its output"
-    found = None if reason else hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
+    digest = None if reason else hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
     return Row(
         group,
         place,
         build.record.variant,
         layout,
-        found,
+        digest,
         len(answers),
         tokens,
         round(seconds, 1),
         reason,
-        wanted,
+        required,
     )
 
 
@@ -188,39 +191,36 @@ def environment(build: Build, devices: VirtualDevices | None) -> Mapping[str, st
     return program_environment(find_vdev(build), devices, env)
 
 
-def why(status: int, said: str) -> str:
+def failure_reason(status: int, output: str) -> str:
+    """Why a program failed; empty if it did not."""
     if status == 0:
         return ""
     end = f"ended by {signal_name(-status)}" if status < 0 else f"exit status {status}"
-    found = _ASSERTION.findall(said)
-    lines = found or [text for text in said.splitlines() if text.strip()]
+    lines = _ASSERTION.findall(output) or [text for text in output.splitlines() if text.strip()]
     return f"{end}: {lines[-1].strip()}" if lines else end
 
 
 def line(row: Row) -> str:
-    told = row.hash or f"- {row.reason}"
+    start = f"{row.place:<16}{row.build:<20}{row.layout:<12}"
     if row.hash is None:
-        return f"{row.place:<16}{row.build:<20}{row.layout:<12}{told}"
-    return (
-        f"{row.place:<16}{row.build:<20}{row.layout:<12}{told:<18}{row.answers:>8}{row.tokens:>8}"
-        f"{row.seconds:>7.1f}"
-    )
+        return f"{start}- {row.reason}"
+    return f"{start}{row.hash:<18}{row.answers:>8}{row.tokens:>8}{row.seconds:>7.1f}"
 
 
-def verdict(rows: Sequence[Row]) -> bool:
-    """Print what agrees; whether anything does not."""
-    wrong = False
+def print_summary(rows: Sequence[Row]) -> bool:
+    """Print which groups agree; return whether any does not."""
+    different = False
     for group in dict.fromkeys(row.group for row in rows):
         own = [row for row in rows if row.group == group]
         hashes = {row.hash for row in own if row.hash is not None}
         failed = [row for row in own if row.hash is None]
-        bad = len(hashes) != 1 or any(row.wanted for row in failed)
-        wrong |= bad
+        bad = len(hashes) != 1 or any(row.required for row in failed)
+        different |= bad
         names = ", ".join(dict.fromkeys(row.place for row in own))
-        told = f"{len(own) - len(failed)} transcripts, {len(hashes)} hash{'es' * (len(hashes) != 1)}"
-        gone = f", {len(failed)} without one" if failed else ""
-        print(f"{group} ({names}): {told}{gone}: {'DIFFERENT' if bad else 'the same'}")
-    return wrong
+        counts = f"{len(own) - len(failed)} transcripts, {len(hashes)} hash{'es' * (len(hashes) != 1)}"
+        missing = f", {len(failed)} missing" if failed else ""
+        print(f"{group} ({names}): {counts}{missing}: {'DIFFERENT' if bad else 'the same'}")
+    return different
 
 
 def parse() -> argparse.Namespace:
@@ -231,31 +231,39 @@ def parse() -> argparse.Namespace:
         "--model", type=Path, metavar="FILE", help="a GGUF file with a vocabulary; SmolLM2 by default"
     )
     parser.add_argument("--variant", metavar="V", help="the build; by default the active one")
-    parser.add_argument("--against", metavar="V", help="another build, normally the unpatched one")
-    parser.add_argument("--clients", type=int, default=8, metavar="N", help="8 by default")
-    parser.add_argument("--sequences", type=int, default=16, metavar="N", help="16 by default")
     parser.add_argument(
-        "--predict", type=int, default=32, metavar="N", help="most tokens of an answer; 32 by default"
+        "--against", metavar="V", help="another build to compare with, normally the unpatched one"
+    )
+    parser.add_argument("--clients", type=int, default=8, metavar="N", help="number of clients; 8 by default")
+    parser.add_argument(
+        "--sequences", type=int, default=16, metavar="N", help="number of sequences; 16 by default"
     )
     parser.add_argument(
-        "--cells", type=int, default=512, metavar="N", help="of each sequence; 512 by default"
+        "--predict", type=int, default=32, metavar="N", help="maximum tokens of an answer; 32 by default"
     )
-    parser.add_argument("--devices", type=int, default=2, metavar="N", help="virtual devices; 2 by default")
+    parser.add_argument(
+        "--cells", type=int, default=512, metavar="N", help="cells of each sequence; 512 by default"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=2, metavar="N", help="number of virtual devices; 2 by default"
+    )
     parser.add_argument(
         "--places", type=lambda text: text.split(","), default=["cpu", "layer", "tensor"], metavar="PLACE,...",
-        help="of cpu, layer, tensor; all by default",
+        help="some of cpu, layer, tensor; all by default",
     )  # fmt: skip
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of each device; 2 by default")
-    parser.add_argument("--arguments", default="", metavar="TEXT", help=f"more of {PROGRAM}'s")
     parser.add_argument(
-        "--timeout", type=float, default=300, metavar="S", help="for each run; 300 by default"
+        "--threads", type=int, default=2, metavar="N", help="threads of each device; 2 by default"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
+    parser.add_argument("--arguments", default="", metavar="TEXT", help=f"more arguments for {PROGRAM}")
+    parser.add_argument(
+        "--timeout", type=float, default=300, metavar="S", help="seconds for each run; 300 by default"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args()
     if min(options.clients, options.sequences, options.predict, options.cells, options.threads) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("numbers must be at least 1")
     if unknown := set(options.places) - {"cpu", "layer", "tensor"}:
-        parser.error(f"no place {sorted(unknown)[0]}; there are cpu, layer, tensor")
+        parser.error(f"there is no place {sorted(unknown)[0]}; use some of cpu, layer, tensor")
     return options
 
 

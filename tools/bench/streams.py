@@ -1,19 +1,19 @@
-"""What a cache per stream costs when decoding, and what it costs not to unify a cache: ratios of one run.
+"""What a cache per stream costs in decoding, and what it costs not to unify a cache.
 
 python tools/bench/streams.py                        SmolLM2, on the CPU and on two virtual devices
-python tools/bench/streams.py --devices seen         on the devices that ggml sees, e.g. CUDA
+python tools/bench/streams.py --devices seen         on the devices that ggml finds, e.g. CUDA
 python tools/bench/streams.py --model m.gguf --streams 4 --places cpu --runs 9 --json streams.json
 
-In each place the same sequences, with the same cells, lie in three contexts: in one tensor for all streams, in
-tensors of their own (kv_per_stream), and in a unified cache. They decode in turn, a token of every sequence in a
-batch, and then lose those tokens again. A figure is the median of the runs; a ratio is the median of the ratios
-of runs that followed each other, so that a machine with other work blurs it less. Goals: per stream within 5 %
-of the one tensor, and on the host a cache that is not unified within 2 % of one that is.
+In each place the same sequences, with the same cells, are in three contexts: in one tensor for all streams, in
+separate tensors (kv_per_stream), and in a unified cache. They decode in turn, one token of every sequence per
+batch, and then remove those tokens again. A rate is the median of the runs; a ratio is the median of the ratios of
+consecutive runs, so that other work on the machine affects it less. Goals: per stream within 5 % of the one
+tensor, and on the host a cache that is not unified within 2 % of a unified one.
 
-With one stream both layouts are the same code: how far that ratio is from 1 is the noise of the run.
+With one stream both layouts run the same code, so the deviation of that ratio from 1 is the noise.
 
-Without the patch per-stream-tensors the first is left out. A virtual device computes on the CPU and its
-transfers are memcpys, so its times show work and bytes, not latencies.
+Without the patch per-stream-tensors its column is empty. A virtual device computes on the CPU and its transfers
+are memcpys, so its times show work and bytes, not latencies.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ ONE, OWN, UNIFIED = "one", "per-stream", "unified"
 CACHES = {ONE: {}, OWN: {"kv_per_stream": True}, UNIFIED: {"kv_unified": True}}
 OWN_GOAL, UNIFIED_GOAL = 0.95, 0.98
 CELLS = 256
-"""Caches are rounded up to it (llama_context::llama_context, src/llama-context.cpp)."""
+"""Caches are rounded up to a multiple of this (llama_context::llama_context, src/llama-context.cpp)."""
 
 States = dict[int, State]
-"""A filled sequence, by the number of caches that the context has: upstream restores no other's."""
+"""A filled sequence by the number of caches in the context; upstream only restores it if that is the same."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One place and number of streams.
+    """The result for one place and number of streams.
 
     Attributes:
-        rates: tokens a second of each cache, medians.
-        own: rate of per-stream by that of the one tensor; None without the patch.
-        split: on the host, rate of the one tensor (not unified) by that of a unified cache; of several streams.
-        own_split: the same of per-stream.
-        refused: what creating the context said, of caches that there are not.
+        rates: median tokens per second of each cache.
+        own: rate of per-stream divided by that of the one tensor; None without the patch.
+        split: on the host with several streams, rate of the one tensor divided by that of a unified cache.
+        own_split: the same for per-stream.
+        refused: the error messages of contexts that could not be created.
     """
 
     place: str
@@ -91,7 +91,7 @@ def main() -> None:
                 figure = measure(model, place, streams, states, options, clock)
                 figures.append(figure)
                 print(line(figure), flush=True)
-    judge(figures)
+    print_summary(figures)
     if options.json:
         document = {
             "model": path.name,
@@ -110,7 +110,7 @@ def main() -> None:
 def places(
     path: Path, options: argparse.Namespace
 ) -> Callable[[str], contextlib.AbstractContextManager[Model]]:
-    """`with places(...)(place) as model`: the model there, on virtual devices or on what ggml sees."""
+    """`with places(...)(place) as model`: the model there, on virtual devices or on those that ggml finds."""
 
     @contextlib.contextmanager
     def model_of(place: str) -> Iterator[Model]:
@@ -124,7 +124,7 @@ def places(
                 yield model
             return
         with VirtualDevices(int(options.devices), threads=options.threads) as devices:
-            # Every transfer would be a record.
+            # It would record every transfer.
             load().lib.pyggml_vdev_ledger_enable(0)
             with Model.load(path, devices=list(devices), split_mode=mode) as model:
                 yield model
@@ -140,7 +140,7 @@ def measure(
     options: argparse.Namespace,
     clock: Callable[[], float],
 ) -> Figure:
-    """All caches of one place in turn."""
+    """Measure all caches of one place in turn."""
     with contextlib.ExitStack() as stack:
         contexts, refused = {}, {}
         for name in (ONE, OWN, UNIFIED) if streams > 1 else (ONE, OWN):
@@ -155,17 +155,17 @@ def measure(
         names = list(contexts)
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for run in range(options.runs + 1):
-            # Neither is always the first, and so never always after the same.
+            # Rotate, so that none is always first or always after the same one.
             for name in names[run % len(names) :] + names[: run % len(names)]:
-                taken = timed(contexts[name], streams, options, clock)
-                # The first run makes the graphs.
+                elapsed = timed(contexts[name], streams, options, clock)
+                # The first run builds the graphs.
                 if run:
-                    seconds[name].append(taken)
+                    seconds[name].append(elapsed)
     tokens = streams * options.steps
-    rates = {name: tokens / statistics.median(taken) for name, taken in seconds.items()}
+    rates = {name: tokens / statistics.median(times) for name, times in seconds.items()}
 
     def ratio(a: str, b: str) -> float | None:
-        """Rate of `a` by that of `b`."""
+        """Rate of `a` divided by that of `b`."""
         if a not in seconds or b not in seconds:
             return None
         return statistics.median(y / x for x, y in zip(seconds[a], seconds[b], strict=True))
@@ -185,10 +185,10 @@ def measure(
 def context(
     model: Model, place: str, streams: int, options: argparse.Namespace, **cache: bool
 ) -> LlamaContext:
-    room = -(-(options.cells + options.steps) // CELLS) * CELLS
+    cells = -(-(options.cells + options.steps) // CELLS) * CELLS
     return LlamaContext(
         model,
-        n_ctx=room * streams,
+        n_ctx=cells * streams,
         n_batch=max(streams, 64),
         n_ubatch=max(streams, 64),
         n_seq_max=streams,
@@ -202,7 +202,7 @@ def context(
 
 
 def fill(one: LlamaContext, streams: int, cells: int, states: States) -> None:
-    """Put the same sequence into every stream; only the first of its kind computes it."""
+    """Put the same sequence into every stream; it is computed once for each number of caches."""
     kind = 1 if one.shared else streams
     if kind not in states:
         tokens = np.random.default_rng(1).integers(0, one.model.n_vocab, cells)
@@ -214,15 +214,15 @@ def fill(one: LlamaContext, streams: int, cells: int, states: States) -> None:
 
 
 def timed(one: LlamaContext, streams: int, options: argparse.Namespace, clock: Callable[[], float]) -> float:
-    """Seconds of the steps; what they add is removed again."""
+    """Seconds of the steps; the tokens they add are removed again."""
     batches = [[([7 + step + seq], seq) for seq in range(streams)] for step in range(options.steps)]
     start = clock()
     for batch in batches:
         one.decode(batch)
-    taken = clock() - start
+    elapsed = clock() - start
     for sequence in range(streams):
         one.memory.seq_rm(sequence, options.cells)
-    return taken
+    return elapsed
 
 
 def line(figure: Figure) -> str:
@@ -231,14 +231,14 @@ def line(figure: Figure) -> str:
 
     rates = "".join(number(figure.rates.get(name), 10, 1) for name in (ONE, OWN, UNIFIED))
     ratios = number(figure.own, 10, 3) + number(figure.split, 11, 3) + number(figure.own_split, 11, 3)
-    why = "".join(f"  {name}: {text}" for name, text in figure.refused.items())
-    return f"{figure.place:<15}{figure.streams:>8}{rates}{ratios}{why}"
+    refusals = "".join(f"  {name}: {text}" for name, text in figure.refused.items())
+    return f"{figure.place:<15}{figure.streams:>8}{rates}{ratios}{refusals}"
 
 
-def judge(figures: Sequence[Figure]) -> None:
+def print_summary(figures: Sequence[Figure]) -> None:
     noise = [abs(one.own - 1) for one in figures if one.streams == 1 and one.own is not None]
     if noise:
-        print(f"with one stream, where both are the same code, the ratio is up to {max(noise):.1%} off")
+        print(f"with one stream, where both run the same code, the ratio is off by up to {max(noise):.1%}")
     for what, goal, values in (
         ("per stream by one tensor", OWN_GOAL, [(one, one.own) for one in figures if one.streams > 1]),
         ("not unified by unified, on the host", UNIFIED_GOAL, [(one, one.split) for one in figures]),
@@ -246,13 +246,13 @@ def judge(figures: Sequence[Figure]) -> None:
     ):
         known = [(one, value) for one, value in values if value is not None]
         if not known:
-            print(f"{what}: nothing was measured")
+            print(f"{what}: not measured")
             continue
         worst, least = min(known, key=lambda pair: pair[1])
         missed = sum(value < goal for _, value in known)
         print(
             f"{what}: {len(known) - missed} of {len(known)} at {goal:g} or more; "
-            f"the least {least:.3f}, {worst.place} with {worst.streams} streams"
+            f"lowest {least:.3f}, {worst.place} with {worst.streams} streams"
         )
 
 
@@ -268,31 +268,42 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--streams", type=several, default=[1, 2, 4, 8], metavar="N,...")
     parser.add_argument(
         "--places", type=lambda text: text.split(","), default=list(PLACES), metavar="PLACE,...",
-        help=f"of {', '.join(PLACES)}; all by default",
+        help=f"some of {', '.join(PLACES)}; all by default",
     )  # fmt: skip
     parser.add_argument(
-        "--devices", default="2", metavar="N|seen", help="virtual devices, or those that ggml sees"
+        "--devices",
+        default="2",
+        metavar="N|seen",
+        help="number of virtual devices (2), or `seen`: those that ggml finds",
     )
-    parser.add_argument("--kv-type", default="f16", metavar="TYPE", help="of the cache; f16 by default")
-    parser.add_argument("--cells", type=int, default=240, metavar="N", help="of each stream; 240 by default")
-    parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches of a run; 8 by default")
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each; 5 by default")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the CPU and of each device")
+    parser.add_argument("--kv-type", default="f16", metavar="TYPE", help="type of the cache; f16 by default")
+    parser.add_argument(
+        "--cells", type=int, default=240, metavar="N", help="cells of each stream; 240 by default"
+    )
+    parser.add_argument("--steps", type=int, default=8, metavar="N", help="batches per run; 8 by default")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="timed runs; 5 by default")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="threads of the CPU and each device; 1",
+    )
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall",
-        help="cpu: the process's own time, of which a busy machine takes nothing; with 1 thread",
+        help="cpu: the CPU time of the process, which other work does not affect; use with 1 thread",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args()
     unknown = [place for place in options.places if place not in PLACES]
     if unknown:
-        parser.error(f"no place {unknown[0]}; there are {', '.join(PLACES)}")
+        parser.error(f"there is no place {unknown[0]}; use some of {', '.join(PLACES)}")
     if min(options.streams) < 1 or max(options.streams) > 64:
-        parser.error("--streams goes from 1 to 64")
+        parser.error("--streams must be 1 to 64")
     if min(options.cells, options.steps, options.runs, options.threads) < 1:
-        parser.error("--cells, --steps, --runs and --threads are at least 1")
+        parser.error("--cells, --steps, --runs and --threads must be at least 1")
     if options.devices != "seen" and not options.devices.isdecimal():
-        parser.error("--devices is a number, or: seen")
+        parser.error("--devices must be a number or: seen")
     return options
 
 
