@@ -12,7 +12,8 @@ import pytest
 
 from pyggml.project import Project
 from pyggml.series.exchange.verify_files import verify_series
-from pyggml.series.worktree.workspace import apply_series, open_workspace, unapply_series
+from pyggml.series.worktree.apply import apply_series, unapply_series
+from pyggml.series.worktree.workspace import open_workspace
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import fetch
 from tests.tested_build import remembered

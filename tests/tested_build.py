@@ -53,7 +53,8 @@ def find_tested_build() -> TestedBuild | None:
     from pyggml.builder.times import changed_since
     from pyggml.git import Git
     from pyggml.native.load import active_build
-    from pyggml.series.worktree.workspace import open_workspace, subjects
+    from pyggml.series.worktree.status import subjects
+    from pyggml.series.worktree.workspace import open_workspace
 
     project = Project(ROOT)
     try:
@@ -113,7 +114,7 @@ def make_build(say: Callable[[str], None], *, apply: bool) -> None:
     from pyggml.builder.progress import Step
     from pyggml.builder.source import has_source
     from pyggml.native.assemble import build_all
-    from pyggml.series.worktree.workspace import apply_series
+    from pyggml.series.worktree.apply import apply_series
     from pyggml.upstream.pins import read_pins
     from pyggml.upstream.store import fetch
 

@@ -4,11 +4,11 @@ Usage: python tools/compare_series.py OLDER.dsc NEWER.dsc [--work DIRECTORY]
 
 Get the two with `apt-get source --download-only NAME=VERSION`. The older series is imported on the older upstream
 and rebased with `pyggml patch rebase`. Where it stops, the newer package decides: a patch that it still has is
-resolved by applying its own version, one that it has not is skipped. A line for each patch of the older series
-then holds the verdict of the rebase against what the newer package has: the file is identical, refreshed (it adds
-and removes the same lines, elsewhere), adapted (other lines) or dropped. `<-` marks what came out otherwise. In
-the end the tree is compared with that of the newer package's versions of the same patches, and that of the whole
-newer series with what `dpkg-source -x` unpacks. Exit status 1 if a patch that both have came out otherwise.
+resolved with its own version, one that it no longer has is skipped. A line for each patch of the older series
+shows the verdict of the rebase next to what the newer package has: the file is identical, refreshed (it adds and
+removes the same lines elsewhere), adapted (other lines) or dropped. `<-` marks what came out differently. In the
+end the tree is compared with that of the newer package's versions of the same patches, and that of the whole newer
+series with what `dpkg-source -x` unpacks. Exit status 1 if a patch that both have came out differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.foreign import read_foreign
-from pyggml.series.patchfile.hunks import blocks_of
+from pyggml.series.patchfile.hunks import changed_runs
 from pyggml.series.stack.series_file import slug
 
 STOPPED = 3
@@ -124,8 +124,8 @@ def unpack(dsc: Path, work: Path) -> Package:
 
 
 def change(data: bytes) -> Counter[tuple[object, ...]]:
-    """What a patch removes and adds, wherever it stands."""
-    return Counter((block.path, block.removed, block.added) for block in blocks_of(parse_diff(data)))
+    """What a patch removes and adds, wherever."""
+    return Counter((run.path, run.removed, run.added) for run in changed_runs(parse_diff(data)))
 
 
 def rebase(
@@ -143,19 +143,19 @@ def rebase(
         document = json.loads(out)
         if code == 0:
             return document["patches"], stops
-        dossier = document["dossier"]
-        name, kind = dossier["patch"], dossier["kind"]
+        stop = document["dossier"]
+        name, kind = stop["patch"], stop["kind"]
         if name in stops and kind != "confirm":
-            sys.exit(f"{name}: stopped again: {kind}: {dossier['note']}")
-        there = len(dossier["upstream_hunks"])
-        words = f"{kind} ({there} of {dossier['hunks']} hunks are upstream)" if there else kind
+            sys.exit(f"{name}: stopped again: {kind}: {stop['note']}")
+        there = len(stop["upstream_hunks"])
+        words = f"{kind} ({there} of {stop['hunks']} hunks are upstream)" if there else kind
         stops[name] = words if name not in stops else f"{stops[name]}, {kind}"
         if kind == "confirm":
             args = ["--continue", "--confirm"]
         elif name not in theirs:
             args = ["--skip", "--reason", "the newer package does without it"]
         else:
-            args = ["--continue", *resolve(Path(dossier["worktree"]), theirs[name])]
+            args = ["--continue", *resolve(Path(stop["worktree"]), theirs[name])]
             if args == ["--continue", "fails"]:
                 stops[name] += ", and the newer package's version does not apply"
                 args = [
@@ -179,7 +179,7 @@ def resolve(tree: Path, patch: bytes) -> list[str]:
 def compared(
     older: Package, newer: Package, name: str, ours: bytes | None, theirs: bytes | None
 ) -> tuple[str, bool]:
-    """The newer package's file in words, and whether the rebase came to the same."""
+    """What the newer package did to the file, and whether the rebase came to the same."""
     if theirs is None:
         return "dropped", ours is None
     old, new = older.files[name].read_bytes(), newer.files[name].read_bytes()

@@ -58,7 +58,7 @@ def get_source(
     Raises:
         PyggmlError: the source cannot be had, or the work tree holds what is saved nowhere else.
     """
-    from pyggml.series.worktree.workspace import apply_series
+    from pyggml.series.worktree.apply import apply_series
     from pyggml.upstream.pins import read_pins
     from pyggml.upstream.store import fetch
 

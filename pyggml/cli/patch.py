@@ -1,4 +1,4 @@
-"""`pyggml patch`: one command a function of the series room."""
+"""`pyggml patch`: each command calls one function of `pyggml.series`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from pyggml.cli.common import F, LazyGroup, current_project, json_option, print_json, say
 from pyggml.errors import PyggmlError
-from pyggml.series.rebasing.state import rebase_words
+from pyggml.series.worktree.sequencer import EDIT, REBASE
 
 LAZY = {
     "rebase": ("pyggml.cli.rebase:rebase", "Rebase the series onto a newer pin."),
@@ -25,9 +25,9 @@ SYMBOLS = {"applied": "+", "unapplied": "-"}
 
 
 def pin_option(function: F) -> F:
-    return click.option("--pin", metavar="PIN", help="The pin; by default the one in vendor/pins.toml.")(
-        function
-    )
+    return click.option(
+        "--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml."
+    )(function)
 
 
 @click.group(cls=LazyGroup, lazy=LAZY)
@@ -40,21 +40,23 @@ def patch(ctx: click.Context) -> None:
       pyggml patch apply              # bring the series into vendor/<upstream>
       pyggml patch edit 5             # stop at one patch, edit the source
       pyggml patch continue           # fold the edits in, put the later patches back
-      pyggml patch refresh            # or: commits and edits on top into the files
+      pyggml patch refresh            # or: write commits and edits into the files
       pyggml undo                     # take the last of these back
     """
-    # What only reads goes on, and says so; what changes the series refuses. No project: the command says so.
+    # Commands that only read carry on with a note; those that change the series refuse. Without a project,
+    # the command itself says so.
     with contextlib.suppress(PyggmlError):
-        if ctx.invoked_subcommand in READING and (words := rebase_words(current_project())):
-            say(f"note: {words}")
+        if ctx.invoked_subcommand in READING and (what := REBASE.what(current_project())):
+            say(f"note: {what}")
 
 
 @patch.command("list")
 @pin_option
 @json_option
 def list_(pin: str | None, as_json: bool) -> None:
-    """The patches of the series, in order: number, name, purpose."""
-    from pyggml.series.worktree.workspace import open_workspace, subjects
+    """List the patches of the series in order: number, name, subject."""
+    from pyggml.series.worktree.status import subjects
+    from pyggml.series.worktree.workspace import open_workspace
 
     work = open_workspace(current_project(), pin)
     rows = [
@@ -74,44 +76,44 @@ def list_(pin: str | None, as_json: bool) -> None:
         print_json({"pin": work.pin.name, "patches": rows})
         return
     if not rows:
-        click.echo(f"the series on pin {work.pin.name} is empty; begin one with: pyggml patch new NAME")
+        click.echo(f"the series on pin {work.pin.name} is empty; begin it with: pyggml patch new NAME")
     for row in rows:
         click.echo(f"{row['number']:4d}  {row['name']:<28}  {row['subject']}")
 
 
-@patch.command()
+@patch.command("status")
 @pin_option
 @json_option
-def status(pin: str | None, as_json: bool) -> None:
-    """Where the work tree stands in the series, and what is edited there."""
-    from pyggml.series.worktree.workspace import series_status
+def status_(pin: str | None, as_json: bool) -> None:
+    """Show where the work tree is in the series, and what is edited there."""
+    from pyggml.series.worktree.status import series_status
 
-    found = series_status(current_project(), pin)
+    status = series_status(current_project(), pin)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(status))
         return
-    click.echo(f"pin {found.pin}: {found.state}, {found.applied} of {found.total} patches applied")
-    for row in found.patches:
+    click.echo(f"pin {status.pin}: {status.state}, {status.applied} of {status.total} patches applied")
+    for row in status.patches:
         click.echo(f"{SYMBOLS[row.state]} {row.number:3d}  {row.name:<28}  {row.subject}")
-    for subject in found.on_top:
+    for subject in status.on_top:
         click.echo(f"*   commit in no patch file: {subject}")
-    for path in found.edits:
+    for path in status.edits:
         click.echo(f"    edited: {path}")
-    for path in found.untracked[:5]:
+    for path in status.untracked[:5]:
         click.echo(f"    untracked: {path}")
-    if len(found.untracked) > 5:
-        click.echo(f"    … and {len(found.untracked) - 5} untracked files more")
-    if found.elsewhere:
+    if len(status.untracked) > 5:
+        click.echo(f"    … and {len(status.untracked) - 5} more untracked files")
+    if status.elsewhere:
         click.echo(
-            f"The work tree stands on pin {found.elsewhere}; `pyggml patch apply --pin {found.pin}` moves it."
+            f"The work tree is on pin {status.elsewhere}; `pyggml patch apply --pin {status.pin}` moves it."
         )
-    if found.interrupted:
-        click.echo(f"`{found.interrupted}` is at work or was killed half-way: the next command finishes it.")
-    if found.rebase:
-        click.echo(f"{found.rebase}: `pyggml patch rebase --continue` or `--abort`.")
-    if found.operation:
-        click.echo(f"{found.operation} waits: `pyggml patch continue` or `pyggml patch abort`.")
-    elif found.state in ("dirty", "diverged") and not found.elsewhere:
+    if status.interrupted:
+        click.echo(f"`{status.interrupted}` is at work or was killed half-way: the next command finishes it.")
+    if status.rebase:
+        click.echo(f"{status.rebase}: `{REBASE.resume}` or `--abort`.")
+    if status.operation:
+        click.echo(f"{status.operation}: `{EDIT.resume}` or `{EDIT.abort}`.")
+    elif status.state in ("dirty", "diverged") and not status.elsewhere:
         click.echo("`pyggml patch refresh` writes commits and edits into the patch files.")
 
 
@@ -132,21 +134,21 @@ def _moved(result: Any, as_json: bool, verb: str) -> None:
 def apply(to: int | None, pin: str | None, as_json: bool) -> None:
     """Apply the series to the work tree, each patch as one commit.
 
-    The commits have the same ids on every machine. Applying again is a no-op. Files that no patch touches
+    The commits have the same ids on every machine. Applying again does nothing. Files that no patch touches
     keep their times, so that the next build compiles only what changed.
     """
-    from pyggml.series.worktree.workspace import apply_series
+    from pyggml.series.worktree.apply import apply_series
 
     _moved(apply_series(current_project(), pin, to), as_json, "applied")
 
 
 @patch.command()
-@click.option("--to", type=int, default=0, metavar="N", help="Leave the first N patches applied.")
+@click.option("--to", type=int, default=0, metavar="N", help="Keep the first N patches applied.")
 @pin_option
 @json_option
 def unapply(to: int, pin: str | None, as_json: bool) -> None:
-    """Take patches off again, all of them or down to the first N."""
-    from pyggml.series.worktree.workspace import unapply_series
+    """Take patches off again: all of them, or all but the first N."""
+    from pyggml.series.worktree.apply import unapply_series
 
     _moved(unapply_series(current_project(), pin, to), as_json, "unapplied")
 
@@ -166,14 +168,14 @@ def _changed(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: 
 
 @patch.command()
 @click.argument("name")
-@click.option("--message", "-m", help="The commit message; by default a template to fill in later.")
+@click.option("--message", "-m", help="The commit message; by default a template to fill in.")
 @pin_option
 @json_option
 def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     """Make a patch NAME of the edits in the work tree, on top of the patches applied now.
 
-    Without edits, the patch is begun: edit, then `pyggml patch continue`. New files count once they are
-    `git add`ed. Fill in the message with `git commit --amend` in the work tree and `pyggml patch refresh`.
+    Without edits the patch is only begun: edit, then `pyggml patch continue`. New files count after
+    `git add`. To fill in the message: `git commit --amend` in the work tree, then `pyggml patch refresh`.
     """
     from pyggml.series.editing.edit import new_patch
 
@@ -213,7 +215,7 @@ def abort(as_json: bool) -> None:
 @click.option(
     "--from-files",
     is_flag=True,
-    help="Take patch files edited by hand as the truth and record their trees anew.",
+    help="Accept patch files that were edited by hand, and record their trees anew.",
 )
 @pin_option
 @json_option
@@ -268,7 +270,7 @@ def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
 @pin_option
 @json_option
 def show(which: str, pin: str | None, as_json: bool) -> None:
-    """Print the file of patch WHICH as it is."""
+    """Print the file of patch WHICH."""
     from pyggml.series.worktree.workspace import open_workspace
 
     work = open_workspace(current_project(), pin)
@@ -285,7 +287,7 @@ def show(which: str, pin: str | None, as_json: bool) -> None:
 @pin_option
 @json_option
 def verify(pin: str | None, as_json: bool) -> None:
-    """Check that every patch file, imported again, gives its recorded tree, author and message."""
+    """Check that every patch file, applied again, gives its recorded tree, author and message."""
     from pyggml.series.exchange.verify_files import verify_series
 
     report = verify_series(current_project(), pin)
@@ -306,9 +308,9 @@ def verify(pin: str | None, as_json: bool) -> None:
 @pin_option
 @json_option
 def export(directory: Path, pin: str | None, as_json: bool) -> None:
-    """Write the series to DIRECTORY, numbered and with a cover letter, ready to be sent upstream.
+    """Write the series to DIRECTORY, numbered and with a cover letter, ready to send upstream.
 
-    The export is read back before it is put in place: same trees, authors and messages, or none at all.
+    The files are read back first: unless they give the same trees, authors and messages, nothing is written.
     """
     from pyggml.series.exchange.export import export_series
 
@@ -324,11 +326,11 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 @pin_option
 @json_option
 def import_(files: tuple[Path, ...], pin: str | None, as_json: bool) -> None:
-    """Bring in somebody else's patches, in order, on top of the series.
+    """Import patches, in order, on top of the series.
 
     FILES are patch files, mailboxes of `git format-patch --stdout`, a quilt `series` file, or directories
     that hold a `series` file or numbered patches. A hunk that fits in several places is refused.
     """
-    from pyggml.series.exchange.export import import_patches
+    from pyggml.series.exchange.import_patches import import_patches
 
     _changed(as_json, import_patches, current_project(), files, pin)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyggml.prove.child import Ended
     from pyggml.series.worktree.workspace import Workspace
 
-_PIN = click.option("--pin", metavar="PIN", help="The pin; by default the one in vendor/pins.toml.")
+_PIN = click.option("--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml.")
 _NO_BUILD = click.option(
-    "--no-build", is_flag=True, help="Only check the files out; PYGGML_SOURCE names them."
+    "--no-build", is_flag=True, help="Only check out the files; PYGGML_SOURCE names them."
 )
-_JOBS = click.option("-j", "--jobs", type=click.IntRange(1), help="Compilers at a time.")
+_JOBS = click.option("-j", "--jobs", type=click.IntRange(1), help="How many compilers run at a time.")
 
 
 def _bench(work: Workspace, no_build: bool, jobs: int | None) -> Bench:
@@ -38,12 +38,12 @@ def _bench(work: Workspace, no_build: bool, jobs: int | None) -> Bench:
 def prove(which: tuple[str, ...], pin: str | None, no_build: bool, jobs: int | None, as_json: bool) -> None:
     """Run each patch's proof without the patch, with it, and on the whole series.
 
-    A proof is a list of pytest node ids in series.toml, relative to the project. Without the patch every
-    one must fail, with the reason that `fails-with` states (a regular expression); with it, and on the top
-    of the series, all must pass. WHICH are numbers or names; by default all patches.
+    A proof is a list of pytest node ids in series.toml, relative to the project. Without the patch each of
+    them must fail, for the reason that `fails-with` gives (a regular expression); with it, and on top of
+    the series, all must pass. WHICH are numbers or names; by default all patches.
 
-    The stack is built in a private tree and build directory; your work tree is not touched. The tests find
-    the build in PYGGML_BUILD.
+    The stack is built in a private tree and build directory; your work tree is not touched. PYGGML_BUILD
+    names the build for the tests.
 
     \b
     Verdicts: proven; not needed any more (passes without); wrong reason; broken; unproven.
@@ -85,9 +85,9 @@ def bisect(
 ) -> None:
     """Find the first patch at which COMMAND's exit status changes.
 
-    COMMAND runs in the working directory, on the bare pin, on the whole series, and at the places between
-    that halve what is left. The programs of the step's build come first on PATH; PYGGML_BUILD names the
-    build and PYGGML_SOURCE its source.
+    COMMAND runs in the working directory: on the bare pin, on the whole series, and then by halves in
+    between. The programs of the step's build come first on PATH; PYGGML_BUILD names the build and
+    PYGGML_SOURCE its source.
 
     \b
     Examples:
@@ -104,9 +104,9 @@ def bisect(
     project = current_project()
     with bench_lock(project, "patch bisect"):
         work = open_workspace(project, pin)
-        found = bisect_series(work, _bench(work, no_build, jobs), command, Path.cwd(), report)
+        result = bisect_series(work, _bench(work, no_build, jobs), command, Path.cwd(), report)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(result))
     else:
-        click.echo(f"patch {found.number}, {found.name}: {found.subject}")
-        click.echo(f"exit status {found.before} before it, {found.after} with it")
+        click.echo(f"patch {result.number}, {result.name}: {result.subject}")
+        click.echo(f"exit status {result.before} before it, {result.after} with it")

@@ -14,24 +14,28 @@ from pyggml.errors import PyggmlError, UsageError
 
 if TYPE_CHECKING:
     from pyggml.project import Project
-    from pyggml.series.rebasing.run import Hooks, RebaseResult
-    from pyggml.series.rebasing.verdict import Step
+    from pyggml.series.rebasing.run import RebaseHooks, RebaseResult
+    from pyggml.series.rebasing.verdict import RebasedPatch
 
 
 @click.command()
 @click.option("--onto", metavar="PIN", help="The newer pin; fetch it first (pyggml vendor fetch PIN).")
-@click.option("--from", "source", metavar="PIN", help="The pin the series is on; by default the default pin.")
+@click.option(
+    "--from", "source", metavar="PIN", help="The pin that the series is on; by default the default pin."
+)
 @click.option("--continue", "go", is_flag=True, help="Go on after a stop.")
-@click.option("--confirm", is_flag=True, help="With --continue: hunks in another function are right there.")
-@click.option("--remove", multiple=True, metavar="PATH", help="With --continue: PATH is gone on purpose.")
+@click.option(
+    "--confirm", is_flag=True, help="With --continue: hunks that are in another function now belong there."
+)
+@click.option("--remove", multiple=True, metavar="PATH", help="With --continue: PATH was removed on purpose.")
 @click.option("--replace", is_flag=True, help="Overwrite a series that the new pin has already.")
-@click.option("--skip", is_flag=True, help="Leave out the patch that waits, and go on.")
+@click.option("--skip", is_flag=True, help="Leave out the patch it stopped at, and go on.")
 @click.option("--upstream", is_flag=True, help="With --skip: because upstream has it.")
 @click.option("--reason", metavar="TEXT", help="With --skip: why, for the record.")
-@click.option("--abort", "give_up", is_flag=True, help="Give the rebase up; everything is as before it.")
+@click.option("--abort", "give_up", is_flag=True, help="Give up the rebase; everything is as it was before.")
 @click.option("--edit-todo", "plan", is_flag=True, help="Change the plan in $EDITOR: order, edit, skip.")
 @click.option(
-    "--record", is_flag=True, help="Remember how the new pin's series, as it is, came from the old one."
+    "--record", is_flag=True, help="Record how the new pin's series, as it is, comes from the old one."
 )
 @click.option(
     "--compile", "compiling", is_flag=True, help="Build after each patch; stop at the first failure."
@@ -56,34 +60,35 @@ def rebase(
     """Rebase the series onto a newer pin, patch by patch.
 
     The stack is rebuilt on its recorded base and merged onto the new one. Work tree, branch and patch files
-    stay as they are until all of it is done; then patches/PIN appears at once, the work tree moves along if
-    it stood on the old series, and `pyggml undo` takes it back.
+    stay as they are until everything is done; then patches/PIN is written in one step, and the work tree
+    moves along if it was on the old series. `pyggml undo` takes all of it back.
 
-    A conflict stops with exit code 3 and a dossier. What you decide is remembered in
-    patches/PIN/resolutions, and replayed the next time, anywhere.
+    At a conflict it stops with exit code 3 and a report. What you decide is recorded in
+    patches/PIN/resolutions and replayed the next time, on any machine.
 
     \b
     Examples:
       pyggml patch rebase --onto 0c1e57098
-      pyggml patch rebase --continue                  after resolving in the private worktree
+      pyggml patch rebase --continue                  after you resolved it in the private worktree
       pyggml patch rebase --skip --upstream --reason "upstream reads it from the header since 1234abc"
       pyggml patch rebase --abort
-      pyggml patch rebase --record --from 4df29be4f --onto 0c1e57098     after adapting patches by hand
+      pyggml patch rebase --record --from 4df29be4f --onto 0c1e57098     after you adapted patches by hand
     """
     from pyggml.series.rebasing import run as runs
+    from pyggml.series.worktree.sequencer import REBASE
 
     project = current_project()
     _check_usage(onto, go, skip, give_up, plan, record, confirm or bool(remove), bool(reason) or upstream)
     if give_up:
-        words = runs.abort(project)
-        _tell(as_json, {"state": "aborted"}, [f"given up: {words}", "everything is as it was before"])
+        what = runs.abort(project)
+        _tell(as_json, {"state": "aborted"}, [f"given up: {what}", "everything is as it was before"])
         return
     if plan and onto is None:
         todo = runs.edit_todo(project, _editor)
         _tell(
             as_json,
             {"todo": [asdict(item) for item in todo]},
-            ["the plan is changed; go on with: pyggml patch rebase --continue"],
+            [f"the plan is changed; go on with: {REBASE.resume}"],
         )
         return
     if record:
@@ -119,7 +124,7 @@ def _check_usage(
     chosen = [name for name, on in {"--continue": go, "--skip": skip, "--abort": give_up}.items() if on]
     if len(chosen) > 1 or (chosen and onto) or (chosen and (plan or record)):
         raise UsageError(
-            "--onto, --continue, --skip, --abort, --edit-todo and --record exclude each other",
+            "--onto, --continue, --skip and --abort exclude each other",
             "--edit-todo and --record go with --onto.",
         )
     if not chosen and onto is None and not plan:
@@ -146,38 +151,38 @@ def _editor(text: str) -> str:
     return text if changed is None else changed
 
 
-def _hooks(project: Project, onto: str | None, compiling: bool, as_json: bool) -> Hooks:
-    from pyggml.series.rebasing.run import Hooks
-    from pyggml.series.rebasing.state import read_state
+def _hooks(project: Project, onto: str | None, compiling: bool, as_json: bool) -> RebaseHooks:
+    from pyggml.series.rebasing.run import RebaseHooks
+    from pyggml.series.rebasing.state import load_rebase
     from pyggml.series.rebasing.text import step_lines
 
-    def report(step: Step) -> None:
+    def report(step: RebasedPatch) -> None:
         for line in step_lines(step):
             click.echo(line, err=as_json)
 
-    state = read_state(project)
+    state = load_rebase(project)
     if not (compiling or (state is not None and state.compiling)):
-        return Hooks(report)
+        return RebaseHooks(report)
     from pyggml.prove.compile import compile_check
 
     name = onto or (state.onto if state is not None else "")
-    return Hooks(report, compile_check(project, name, say))
+    return RebaseHooks(report, compile_check(project, name, say))
 
 
 def _finish(project: Project, act: Callable[[], RebaseResult], as_json: bool) -> None:
     from pyggml.series.rebasing.run import RebaseStoppedError
-    from pyggml.series.rebasing.stop_report import dossier_text
+    from pyggml.series.rebasing.stop_report import report_text
     from pyggml.series.rebasing.text import result_document, result_lines, step_document
 
     try:
         result = act()
     except RebaseStoppedError as stopped:
-        dossier = stopped.dossier
+        report = stopped.report
         steps = [step_document(step) for step in stopped.steps]
         if as_json:
-            print_json({"state": "stopped", "patches": steps, "dossier": asdict(dossier)})
+            print_json({"state": "stopped", "patches": steps, "dossier": asdict(report)})
         else:
-            click.echo(f"\n{dossier_text(dossier, brief=True)}")
+            click.echo(f"\n{report_text(report, brief=True)}")
         raise
     difference = _abi_difference(project, result)
     if as_json:
@@ -186,11 +191,13 @@ def _finish(project: Project, act: Callable[[], RebaseResult], as_json: bool) ->
     for line in result_lines(result):
         click.echo(line)
     if difference is not None:
-        click.echo(f"the C interface differs in {len(difference)} places; see them: pyggml abi diff A B")
+        click.echo(
+            f"the C interface differs in {len(difference)} places; list them with: pyggml abi diff A B"
+        )
 
 
 def _abi_difference(project: Project, result: RebaseResult) -> list[dict[str, Any]] | None:
-    """The ABI difference of the bindings, where both pins are built."""
+    """How the C interface of the two pins differs; None unless both are built."""
     from pyggml.builder.record import find_build
     from pyggml.native.abi import diff_abi, read_abi
 
@@ -213,7 +220,7 @@ def _abi_difference(project: Project, result: RebaseResult) -> list[dict[str, An
 def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> None:
     """Compare two series patch by patch; A and B are pins or directories of patches.
 
-    `=` is the same change, `!` a changed one, `<` is only in A and `>` only in B.
+    `=` marks the same change, `!` a changed one, `<` one that only A has, and `>` one that only B has.
 
     \b
     Examples:
@@ -223,17 +230,17 @@ def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> Non
     """
     from pyggml.series.exchange.range_diff import compare, entry_lines
 
-    found = compare(current_project(), before, after)
+    comparison = compare(current_project(), before, after)
     if html is not None:
         from pyggml.files import write_atomic
         from pyggml.series.exchange.range_diff_html import page
 
-        write_atomic(html, page(found))
+        write_atomic(html, page(comparison))
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(comparison))
     elif html is not None:
         click.echo(f"wrote {html}")
     else:
-        for entry in found.entries:
+        for entry in comparison.entries:
             for line, style in entry_lines(entry):
                 click.echo(click.style(line, **style))

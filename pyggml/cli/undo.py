@@ -15,8 +15,8 @@ from pyggml.cli.common import current_project, json_option, print_json
 def undo(show: bool, as_json: bool) -> None:
     """Take back the last change to the series or the work tree.
 
-    Branch, files and patch files go back to what they were before the last command that changed them;
-    repeat it to go further back. Local edits that were folded into a patch come back as edits.
+    Branch, files and patch files go back to what they were before the last command that changed them.
+    Repeat it to go further back. Edits that were folded into a patch become edits again.
 
     \b
     Example:
@@ -29,15 +29,15 @@ def undo(show: bool, as_json: bool) -> None:
     if show:
         rows = list_undo(project)
         if as_json:
-            print_json([{"number": r.number, "doing": r.change.doing, "when": r.when} for r in rows])
+            print_json([{"number": r.number, "doing": r.transaction.doing, "when": r.when} for r in rows])
         elif not rows:
             click.echo("nothing to take back")
         for record in () if as_json else rows:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.when))
-            click.echo(f"{record.number:6d}  {when}  {record.change.doing}")
+            click.echo(f"{record.number:6d}  {when}  {record.transaction.doing}")
         return
     record = undo_last(project)
     if as_json:
-        print_json({"undone": record.change.doing, "head": record.change.head_old})
+        print_json({"undone": record.transaction.doing, "head": record.transaction.head_old})
     else:
-        click.echo(f"took back `{record.change.doing}`; HEAD is {record.change.head_old[:12]}")
+        click.echo(f"took back `{record.transaction.doing}`; HEAD is {record.transaction.head_old[:12]}")

@@ -57,7 +57,7 @@ def _source(project: Project, online: bool) -> Iterator[Row]:
 
 
 def _series(project: Project) -> Row:
-    from pyggml.series.worktree.workspace import series_status
+    from pyggml.series.worktree.status import series_status
 
     try:
         status = series_status(project)

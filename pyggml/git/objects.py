@@ -1,4 +1,4 @@
-"""GitPython on a repository of ours: for walking commits as objects instead of parsing text."""
+"""GitPython for the vendored repository, to walk commits as objects instead of parsing text."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def open_repo(git: Git) -> Repo:
     """The repository as a GitPython `Repo`; the caller closes it (`with`).
 
-    GitPython passes the whole environment on to git and can only add to it, so every variable with which a
-    git hook would redirect us (`git rev-parse --local-env-vars`) is given a value of our own.
+    GitPython passes its whole environment on to git and can only add to it. So every variable with which a git
+    hook could redirect it (`git rev-parse --local-env-vars`) gets a value here.
     """
     from git import Repo
 

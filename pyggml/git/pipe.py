@@ -1,4 +1,4 @@
-"""git processes that are written to or read from while they run."""
+"""git processes that are written to and read from while they run."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from typing import IO
 
 from pyggml.errors import PyggmlError
-from pyggml.git.runner import _PIN_ARGS, Git, GitError, scrubbed_environment
+from pyggml.git.runner import PIN_ARGS, Git, GitError, scrubbed_environment
 
 
 @contextlib.contextmanager
 def piped(git: Git, *args: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Run `git *args` with (its standard input, its standard output) in the caller's hands.
+    """Run `git *args`; yields its standard input and its standard output.
 
-    Its standard input is closed at the end; leaving with an exception ends the process first, so that it
-    never mistakes what it got until then for all of it.
+    Standard input is closed at the end. An exception kills the process first, so that it never takes what it
+    got so far for all of its input.
 
     Raises:
-        GitError: it exited with an error; that is told even where writing to it failed first.
+        GitError: it exited with an error; this is raised even if writing to it failed first.
         PyggmlError: there is no git.
     """
     env = scrubbed_environment({"GIT_DIR": str(git.git_dir.absolute())})
     with tempfile.TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(
-                ["git", *_PIN_ARGS, *args],
+                ["git", *PIN_ARGS, *args],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

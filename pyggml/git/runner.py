@@ -1,9 +1,9 @@
 """The one place that starts git.
 
-A user's configuration reaches git's output in many ways (prefixes, context lines, signatures, hooks,
-editors, quoting), and so does the environment when pyggml is started from inside a git hook. Every run
-here has its repository named, its configuration pinned and its environment scrubbed, so that the same
-input gives the same bytes everywhere. Data in and out is `bytes`: patches are not text.
+A user's configuration changes git's output in many ways (prefixes, context lines, signatures, hooks, editors,
+quoting), and so does the environment if pyggml is started from a git hook. Every run here names its repository,
+pins its configuration and scrubs its environment, so that the same input gives the same bytes everywhere. Data in
+and out is `bytes`: patches are not text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 
 OLDEST_GIT = (2, 38)
-"""`git merge-tree --write-tree`, on which every merge here rests, came with 2.38."""
+"""2.38 brought `git merge-tree --write-tree`, which every merge here uses."""
 
 _PINNED = {
     "advice.detachedHead": "false",
@@ -65,7 +65,7 @@ _PINNED = {
     "submodule.recurse": "false",
     "user.useConfigOnly": "false",
 }
-_PIN_ARGS = tuple(arg for key, value in _PINNED.items() for arg in ("-c", f"{key}={value}"))
+PIN_ARGS = tuple(arg for key, value in _PINNED.items() for arg in ("-c", f"{key}={value}"))
 
 DIFF_FORMAT = (
     "--full-index",
@@ -80,7 +80,7 @@ DIFF_FORMAT = (
     "--diff-algorithm=myers",
     "--indent-heuristic",
 )
-"""The options that make a diff the same bytes everywhere, for every command that prints one."""
+"""The options for every command that prints a diff: the same bytes everywhere."""
 
 _KEPT_FROM_ENVIRONMENT = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY_", "GIT_HTTP_", "GIT_ASKPASS", "GIT_EXEC_PATH")
 
@@ -93,10 +93,10 @@ class GitError(PyggmlError):
         verb = next((arg for arg in args if not arg.startswith("-")), "git")
         hint = None
         if "No space left on device" in text or "unable to write" in text:
-            hint = "The disk looks full: make room and run the same command again."
+            hint = "The disk seems to be full: make room and run the same command again."
         lines = [line for line in text.splitlines() if line.strip()]
-        told = "; ".join(lines[-2:]) if lines else f"exit status {status}"
-        super().__init__(f"git {verb}: {told}", hint)
+        reason = "; ".join(lines[-2:]) if lines else f"exit status {status}"
+        super().__init__(f"git {verb}: {reason}", hint)
         self.status = status
         self.stderr = text
 
@@ -104,10 +104,10 @@ class GitError(PyggmlError):
 def scrubbed_environment(
     extra: Mapping[str, str] | None = None, *, user_config: bool = False
 ) -> dict[str, str]:
-    """The environment for a git process: every `GIT_*` name gone but those that carry network access.
+    """The environment for a git process, without any `GIT_*` variable except those for network access.
 
-    With `user_config` the user's own configuration files stay in force (proxies, credentials and
-    `insteadOf` are theirs); it is meant for talking to remotes and for nothing else.
+    With `user_config` the user's own configuration files apply (proxies, credentials, `insteadOf`, name and
+    e-mail).
     """
     env = {
         name: value
@@ -127,11 +127,11 @@ def scrubbed_environment(
 
 @dataclass(frozen=True)
 class Git:
-    """One repository, addressed without discovery, with an optional private index.
+    """One repository, named explicitly, with an optional private index.
 
     Attributes:
         git_dir: the repository itself (`…/.git`).
-        work_tree: the directory whose files it tracks; None where no command needs one.
+        work_tree: the directory whose files it tracks; None if no command needs one.
         index: an index file other than the repository's own.
     """
 
@@ -175,13 +175,13 @@ class Git:
             extra["GIT_INDEX_FILE"] = str(self.index.absolute())
         extra.update(env or {})
         where = cwd or self.work_tree
-        done = _start(["git", *_PIN_ARGS, *args], stdin, scrubbed_environment(extra), where)
+        done = _start(["git", *PIN_ARGS, *args], stdin, scrubbed_environment(extra), where)
         if done.returncode not in ok:
             raise GitError(args, done.returncode, done.stderr)
         return done.returncode, done.stdout
 
     def text(self, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
-        """As `run`, decoded (undecodable bytes survive as surrogates) and without the last newline."""
+        """As `run`, decoded (undecodable bytes become surrogates) and without the last newline."""
         return self.run(*args, stdin=stdin, env=env).decode("utf-8", "surrogateescape").removesuffix("\n")
 
     def resolve(self, name: str) -> str | None:
@@ -198,7 +198,7 @@ def run_outside(
     Raises:
         GitError: git failed.
     """
-    pinned = () if user_config else _PIN_ARGS
+    pinned = () if user_config else PIN_ARGS
     done = _start(["git", *pinned, *args], stdin, scrubbed_environment(user_config=user_config), cwd)
     if done.returncode != 0:
         raise GitError(args, done.returncode, done.stderr)
@@ -225,7 +225,7 @@ def _start(
 
 
 def require_git() -> None:
-    """Refuse a git that is too old for what the series needs.
+    """Refuse a git that is too old for the series.
 
     Raises:
         PyggmlError: there is no git, or it is older than `OLDEST_GIT`.

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench
 from pyggml.prove.child import Ended, run_child
-from pyggml.series.worktree.workspace import Workspace, canonical
+from pyggml.series.worktree.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def bisect_series(
         PyggmlError: the command gives the same on the bare pin and on the whole series, a step does not
             build, or the command cannot be started.
     """
-    stack = canonical(work)
+    stack = work.stack()
     if not stack:
         raise PyggmlError(f"the series on pin {work.pin.name} is empty: there is nothing to look through")
     heads = [(work.base, work.series.base), *((commit.id, commit.tree) for commit in stack)]

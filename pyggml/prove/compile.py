@@ -8,12 +8,13 @@ from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.prove.bench import BuildBench, bench_lock
-from pyggml.series.rebasing.verdict import Step
-from pyggml.series.stack.series_file import Series
-from pyggml.series.worktree.workspace import Workspace
+from pyggml.series.rebasing.verdict import RebasedPatch
+from pyggml.series.worktree.workspace import open_bare
 
 
-def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Callable[[Step], str | None]:
+def compile_check(
+    project: Project, onto: str, say: Callable[[str], None]
+) -> Callable[[RebasedPatch], str | None]:
     """A check that builds each commit of a rebase in the private tree of the new pin.
 
     Returns:
@@ -21,12 +22,13 @@ def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Ca
     """
     bench: BuildBench | None = None
 
-    def check(step: Step) -> str | None:
+    def check(step: RebasedPatch) -> str | None:
         nonlocal bench
         if step.commit is None:
             return None
         if bench is None:
-            bench = BuildBench(_bare(project, onto), say, python=False)
+            # The series of the new pin may be half-made or missing.
+            bench = BuildBench(open_bare(project, onto), say, python=False)
         say(f"building with {step.patch.name}")
         with bench_lock(project, "patch rebase --compile"):
             try:
@@ -38,15 +40,3 @@ def compile_check(project: Project, onto: str, say: Callable[[str], None]) -> Ca
         return None
 
     return check
-
-
-def _bare(project: Project, pin: str) -> Workspace:
-    """The pin without looking at its series, which may be half-made or missing."""
-    from pyggml.upstream.pins import read_pins
-    from pyggml.upstream.store import base_commit, repository
-
-    pins = read_pins(project)
-    found = pins.get(pin)
-    directory = project.patches_dir / found.name
-    git, base = repository(project, pins), base_commit(project, pins, found)
-    return Workspace(project, pins, found, git, base, directory, Series(found.name, found.tree, ()))

@@ -13,7 +13,7 @@ from pyggml.prove.bench import Bench, first_line
 from pyggml.prove.proof import NodeResult, run_node
 from pyggml.prove.verdicts import BROKEN, PROVEN, UNPROVEN, Verdict, judge_proof
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.worktree.workspace import Workspace, canonical
+from pyggml.series.worktree.workspace import Workspace
 
 RunNode = Callable[[str, Mapping[str, str], Path], NodeResult]
 
@@ -57,7 +57,7 @@ def prove_series(
     """
     series = work.series
     numbers = sorted({series.find(name) for name in wanted}) or [*range(1, len(series.patches) + 1)]
-    stack = canonical(work)
+    stack = work.stack()
     heads = [(work.base, series.base), *((commit.id, commit.tree) for commit in stack)]
     tried = [number for number in numbers if series.patches[number - 1].proof]
     results: dict[tuple[int, int], list[NodeResult]] = {}

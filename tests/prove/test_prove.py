@@ -79,7 +79,7 @@ def test_verdicts(box: Sandbox, case: str) -> None:
 
 def test_a_reason_that_is_no_regular_expression_is_refused(box: Sandbox) -> None:
     state_proofs(box, first=(["test_one"], "(one"))
-    assert "no regular expression" in box.refused("patch", "prove")
+    assert "not a regular expression" in box.refused("patch", "prove")
 
 
 def test_the_reason_survives_what_rewrites_the_listing(box: Sandbox) -> None:

@@ -100,12 +100,12 @@ CASES: dict[str, tuple[Callable[[Sandbox], None], str]] = {
     "series.toml malformed": (edit_listing("[[patch]]", "[[patch"), "not valid TOML"),
     "series.toml of another pin": (
         edit_listing('pin = "one"', 'pin = "two"'),
-        "it is the series of pin 'two'",
+        "this is the series of pin 'two'",
     ),
     "another base recorded": (edit_listing('base = "', 'base = "0'), "recorded on base tree"),
     "a file name that is a path": (
         edit_listing("0001-first.patch", "../0001-first.patch"),
-        "does not belong",
+        "does not match name",
     ),
 }
 
@@ -517,7 +517,7 @@ def test_a_work_tree_that_cannot_be_written_is_rolled_back(
 ) -> None:
     from pyggml.errors import PyggmlError
     from pyggml.series.worktree import transaction
-    from pyggml.series.worktree.workspace import unapply_series
+    from pyggml.series.worktree.apply import unapply_series
 
     before = three.state()
     real = transaction.write_paths

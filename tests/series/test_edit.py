@@ -59,7 +59,7 @@ def test_edit_that_conflicts_stops_with_code_3_and_goes_on_after_the_resolution(
     assert three.files() == files
     status = three.status()
     assert status["operation"] is not None and "second" in status["operation"]
-    assert "conflict markers" in three.refused("patch", "continue")
+    assert "conflict marks" in three.refused("patch", "continue")
     text = (three.tree / "src/scale.c").read_text()
     start, end = text.index("<<<<<<<"), text.index("\n", text.index(">>>>>>>")) + 1
     (three.tree / "src/scale.c").write_text(text[:start] + "line twenty\n" + text[end:])

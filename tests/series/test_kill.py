@@ -18,8 +18,9 @@ from series_helpers import Sandbox
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.editing.edit import refresh
+from pyggml.series.worktree.apply import apply_series
+from pyggml.series.worktree.status import series_status
 from pyggml.series.worktree.undo import undo_last
-from pyggml.series.worktree.workspace import apply_series, series_status
 
 KILLER = Path(__file__).with_name("killer.py")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyggml.errors import PyggmlError
 from pyggml.series.patchfile.diff import check_path, parse_diff
-from pyggml.series.patchfile.placement import find_places, place, result
+from pyggml.series.patchfile.placement import find_places, patched, place
 
 LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"\n", b"}\n", b"    return x;\n"]), max_size=30)
 
@@ -31,7 +31,7 @@ def test_a_diff_at_its_stated_lines_gives_the_new_file(
         assert diffs == ()
         return
     exact, where = place(diffs[0], b"".join(old))
-    assert result(exact, b"".join(old)) == b"".join(new)
+    assert patched(exact, b"".join(old)) == b"".join(new)
     assert all(p.offset == 0 for p in where)
 
 
@@ -58,10 +58,10 @@ def test_a_moved_hunk_is_placed_only_where_it_is_certain(
         assert len(places) > 1 and stated not in places
         assert f"fits in {len(places)} places" in error.message
         return
-    assert where[0].found - 1 in places
+    assert where[0].actual - 1 in places
     if stated not in places:
         assert places == [true]
-        assert result(exact, b"".join(moved)) == b"".join([*above, *new])
+        assert patched(exact, b"".join(moved)) == b"".join([*above, *new])
 
 
 def test_a_hunk_behind_one_that_moved_is_not_trusted_by_its_line() -> None:
@@ -80,8 +80,8 @@ def test_hunks_without_newline_at_the_end() -> None:
     no_newline = b"\\ No newline at end of file\n"
     diff = b"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n" + no_newline + b"+c\n" + no_newline
     exact, _ = place(parse_diff(diff)[0], b"a\nb")
-    assert result(exact, b"a\nb") == b"a\nc"
-    with pytest.raises(PyggmlError, match="stand nowhere"):
+    assert patched(exact, b"a\nb") == b"a\nc"
+    with pytest.raises(PyggmlError, match="does not have its old lines"):
         place(parse_diff(diff)[0], b"a\nb\n")
 
 

@@ -190,11 +190,11 @@ def test_the_plan_can_be_edited_and_a_fix_up_after_a_clean_merge_replays(four: T
     assert four.new_files() == first
 
 
-def test_a_plan_that_is_none_is_refused(four: TwoPins) -> None:
+def test_an_invalid_plan_is_refused(four: TwoPins) -> None:
     before = four.everything()
     stopped(four)
     for script, told in (
-        ('sed -i "s/^pick/squeeze/" "$1"\n', "line that is none"),
+        ('sed -i "s/^pick/squeeze/" "$1"\n', "has no known action"),
         ('sed -i "/^pick/d" "$1"\n', "name each patch once"),
         ('echo "pick after" >> "$1"\n', "name each patch once"),
     ):
@@ -225,7 +225,7 @@ def test_hand_made_changes_on_the_new_pin_are_not_overwritten_but_can_be_recorde
     four.ok("patch", "continue")
     adapted = four.new_files()
     told = four.refused("patch", "rebase", "--from", "one", "--onto", "two", code=3)
-    assert "has a series already that differs" in told and "0002-moves.patch" in told
+    assert "already has another series" in told and "0002-moves.patch" in told
     assert four.new_files() == adapted
     four.ok("patch", "rebase", "--abort")
     written = four.ok("patch", "rebase", "--record", "--from", "one", "--onto", "two", "--json").json
@@ -260,7 +260,7 @@ def test_record_says_which_line_a_rebase_would_write_differently(four: TwoPins) 
     four.ok("patch", "refresh")
     told = four.refused("patch", "rebase", "--record", "--from", "one", "--onto", "two")
     assert (
-        "0004-after.patch would not come out of a rebase as it is: line 3 is 'Date: Sat, 3 Feb 2001" in told
+        "a rebase would give another patches/two/0004-after.patch: line 3 is 'Date: Sat, 3 Feb 2001" in told
     )
 
 

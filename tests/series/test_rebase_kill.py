@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rebase_helpers import NEW, OLD, RESOLVED, TwoPins, make_two_pins
 
-from pyggml.series.worktree.workspace import series_status
+from pyggml.series.worktree.status import series_status
 
 KILLER = Path(__file__).with_name("killer.py")
 

@@ -98,11 +98,11 @@ def test_the_same_in_words(show: TwoPins) -> None:
     show.resolve("fix.c", OLD["fix.c"].replace("line 20\n", "line 20 of mine\n"))
     out = show.ok("patch", "rebase", "--continue").out
     for line in (
-        "in twin_c, places that look alike: 4 before, 3 now",
+        "in twin_c, 4 places matched before, 3 now",
         "io.c:31 -> src/io.c:32 (+1) in io",
         "partly upstream (15 of 24 hunks are upstream)",
         "upstream already: hunks " + ", ".join(map(str, sorted(MERGED))),
-        "look: deletes a line of upstream that the old patch did not: fix.c: line 20, fixed",
-        "look: deletes a line of upstream that the old patch did not: fix.c: and one more",
+        "look: deletes a line of upstream that the old patch did not delete: fix.c: line 20, fixed",
+        "look: deletes a line of upstream that the old patch did not delete: fix.c: and one more",
     ):
         assert line in out, out

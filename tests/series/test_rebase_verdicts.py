@@ -118,7 +118,7 @@ def test_a_patch_that_upstream_merged_whole_is_left_out_with_the_evidence(tmp_pa
     box.ok("patch", "continue")
     found = box.ok(*ONTO).json["patches"]
     assert [patch["verdict"] for patch in found] == ["clean", "already upstream"]
-    assert "24 of 24 hunks stand in two" in found[1]["reason"]
+    assert "24 of 24 hunks are in two" in found[1]["reason"]
     assert b"already upstream" in box.new_files()["resolutions/rebase.toml"]
     assert box.status()["total"] == 1
 
@@ -139,7 +139,7 @@ def test_a_conflict_over_a_patch_that_upstream_has_in_another_form_shows_its_tra
     assert dossier["traces"] == {"standing": 2, "added": 3, "gone": 1, "removed": 1}
     assert dossier["upstream_hunks"] == []
     told = (box.root / ".pyggml/rebase/dossier.md").read_text()
-    assert "2 of the 3 lines that the patch adds stand in the same files of two, and 1 of the 1" in told
+    assert "2 of the 3 lines that the patch adds are in the same files of two, and 1 of the 1" in told
     box.ok("patch", "rebase", "--abort")
 
 

@@ -1,35 +1,55 @@
-"""What the branch and the edits in the work tree say the series should be."""
+"""What the branch and the edits in the work tree make of the series."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
 from pyggml.series.patchfile.mail import clean_message
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.history import read_chain
-from pyggml.series.stack.picks import Delta, Pick, pick_of
+from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, slug
-from pyggml.series.worktree.workspace import Workspace, canonical
+from pyggml.series.worktree.workspace import Workspace
 
 _FIXUP = ("fixup! ", "squash! ", "amend! ")
 
 
-def collect(work: Workspace, tree: str) -> tuple[list[tuple[Patch, Commit]], list[Pick], int]:
-    """What the branch and the edits say the series should be.
+@dataclass(frozen=True)
+class BranchSeries:
+    """The series as the branch has it.
 
-    Returns:
-        the patches that are unchanged at the bottom, the picks for the rest, and how many are applied.
+    Attributes:
+        done: the patches at the bottom that have not changed, with their commits.
+        picks: all the others, in order; those that are not applied come last.
+        applied: how many patches are applied.
+    """
+
+    done: list[tuple[Patch, Commit]]
+    picks: list[Pick]
+    applied: int
+
+
+def read_branch(work: Workspace, tree: str) -> BranchSeries:
+    """Match the commits of the branch with the patches of the series.
+
+    Args:
+        tree: of the work tree's files; edits go into the topmost applied patch.
+
+    Raises:
+        PyggmlError: a commit changes nothing, a fix-up has no patch, a patch below others is missing, or no
+            patch is applied that could take the edits.
     """
     chain = read_chain(work.git, work.base, work.head)
-    stack = canonical(work)
+    stack = work.stack()
+    total = len(work.series.patches)
     picks: list[Pick] = []
     used: dict[int, int] = {}
     taken = {patch.name for patch in work.series.patches}
     before = work.series.base
     for index, commit in enumerate(chain):
-        delta = Delta(before, commit.tree)
+        delta = TreeDelta(before, commit.tree)
         before = commit.tree
         if commit.subject.startswith(_FIXUP):
             _fold(picks, commit, delta)
@@ -52,40 +72,28 @@ def collect(work: Workspace, tree: str) -> tuple[list[tuple[Patch, Commit]], lis
         if not picks:
             raise PyggmlError(
                 "there are edits, but no patch is applied that could take them",
-                "Make one of them: pyggml patch new NAME",
+                "Make a patch of them: pyggml patch new NAME",
             )
-        picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, Delta(before, tree)))
+        picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, TreeDelta(before, tree)))
     last = max(used, default=-1)
     for missing in range(last):
         if missing not in used:
             name = work.series.patches[missing].name
             raise PyggmlError(
                 f"patch {missing + 1} ({name}) is not among the commits any more, but a later one is",
-                f"If that is meant: pyggml undo, or put it back, then pyggml patch drop {name}",
+                f"If you mean to remove it: pyggml undo, or put it back, then pyggml patch drop {name}",
             )
     applied = len(picks)
-    picks += later(work, stack, last + 1)
-    return _unchanged(work, stack, picks, applied)
-
-
-def later(work: Workspace, stack: Sequence[Commit], at: int) -> list[Pick]:
-    trees = work.series.trees
-    return [pick_of(work.series.patches[n], stack[n], trees[n]) for n in range(at, len(work.series.patches))]
-
-
-def _unchanged(
-    work: Workspace, stack: Sequence[Commit], picks: list[Pick], applied: int
-) -> tuple[list[tuple[Patch, Commit]], list[Pick], int]:
-    trees = work.series.trees
+    picks += series_picks(work.series, stack, range(last + 2, total + 1))
+    recorded = series_picks(work.series, stack, range(1, total + 1))
     same = 0
-    while same < min(len(picks), len(stack)) and picks[same] == pick_of(
-        work.series.patches[same], stack[same], trees[same]
-    ):
+    while same < min(len(picks), total) and picks[same] == recorded[same]:
         same += 1
-    return list(zip(work.series.patches[:same], stack[:same], strict=True)), picks[same:], applied
+    done = list(zip(work.series.patches[:same], stack[:same], strict=True))
+    return BranchSeries(done, picks[same:], applied)
 
 
-def _fold(picks: list[Pick], commit: Commit, delta: Delta) -> None:
+def _fold(picks: list[Pick], commit: Commit, delta: TreeDelta) -> None:
     kind, subject = commit.subject.split(" ", 1)
     while subject.startswith(_FIXUP):
         subject = subject.split(" ", 1)[1]
@@ -98,12 +106,17 @@ def _fold(picks: list[Pick], commit: Commit, delta: Delta) -> None:
             return
     raise PyggmlError(
         f"commit {commit.id[:12]} is a fix-up of {subject!r}, which is not below it",
-        "Reword it (git commit --amend) so that it names a patch, or rebase it into place.",
+        "Reword it (git commit --amend) so that it names a patch, or move it with git rebase.",
     )
 
 
 def _match(
-    work: Workspace, stack: Sequence[Commit], used: dict[int, int], index: int, commit: Commit, delta: Delta
+    work: Workspace,
+    stack: Sequence[Commit],
+    used: dict[int, int],
+    index: int,
+    commit: Commit,
+    delta: TreeDelta,
 ) -> int | None:
     """The patch that `commit` is a version of: the same commit, subject, change, or else the same place."""
     free = [n for n in range(len(stack)) if n not in used and n > max(used, default=-1)]
@@ -115,8 +128,4 @@ def _match(
         lambda n: (trees[n], trees[n + 1]) == (delta.old, delta.new),
         lambda n: n == index and commit.parent == parent,
     )
-    for test in tests:
-        for n in free:
-            if test(n):
-                return n
-    return None
+    return next((n for test in tests for n in free if test(n)), None)

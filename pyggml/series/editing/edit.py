@@ -8,25 +8,19 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git, GitError
 from pyggml.git.runner import run_outside
 from pyggml.project import Project
-from pyggml.series.editing.branch import collect, later
-from pyggml.series.editing.operation import Operation, read_operation
-from pyggml.series.editing.publish import SeriesChange, operation_file, publish_operation, result, run, write
-from pyggml.series.patchfile.mail import Identity, clean_message, read_patch
-from pyggml.series.rebasing.state import refuse_rebase
-from pyggml.series.stack.commits import Commit, apply_mail, scratch_index
-from pyggml.series.stack.history import read_chain
-from pyggml.series.stack.picks import Delta, Pick
-from pyggml.series.stack.series_file import Patch, check_name
-from pyggml.series.worktree.transaction import Change, publish, work_tree_state
-from pyggml.series.worktree.workspace import (
-    Workspace,
-    canonical,
-    changing,
-    known_position,
-    other_pin,
-    refuse_edits,
-    refuse_operation,
-)
+from pyggml.series.editing.branch import read_branch
+from pyggml.series.editing.operation import Operation
+from pyggml.series.editing.publish import SeriesChange, pick_and_publish, publish_series, publish_waiting
+from pyggml.series.patchfile.mail import Identity, clean_message
+from pyggml.series.stack.commits import Commit, apply_patches
+from pyggml.series.stack.history import read_commit
+from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
+from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
+from pyggml.series.worktree.files import work_tree_state
+from pyggml.series.worktree.position import known_position
+from pyggml.series.worktree.sequencer import EDIT, REBASE, refuse_waiting
+from pyggml.series.worktree.session import Needs, changing
+from pyggml.series.worktree.workspace import Workspace
 
 TEMPLATE = """{name}
 
@@ -43,31 +37,24 @@ def new_patch(
 ) -> SeriesChange:
     """Make a patch of the work tree's edits, on top of the patches applied now.
 
-    Without edits it begins the patch: the next `patch continue` takes the edits made until then.
+    Without edits it only begins the patch: the next `patch continue` takes the edits made until then.
 
     Args:
         name: the patch's name in the series.
-        message: its commit message; a template to be filled in by default.
+        message: its commit message; by default a template to fill in.
 
     Raises:
         PyggmlError: the name is taken, or there are commits that are in no patch file yet.
     """
-    with changing(project, f"patch new {name}", pin) as (work, _):
-        refuse_operation(work)
-        check_name(name)
-        if any(patch.name == name for patch in work.series.patches):
-            raise PyggmlError(
-                f"there is a patch named {name} already", "List the names with: pyggml patch list"
-            )
-        at = known_position(work)
-        if at < 0:
-            raise other_pin(work)
+    with changing(project, f"patch new {name}", pin, Needs.NOTHING_WAITING | Needs.OWN_PIN) as session:
+        work, at = session.work, session.applied
+        check_new_name(name, work.series)
         text = clean_message(message) if message else TEMPLATE.format(name=name.replace("-", " "))
         head, tree = work.head, work_tree_state(work.git)
         operation = Operation(f"patch new {name}", "new", work.pin.name, at + 1, head, tree, name, text)
         if tree == work.series.trees[at]:
-            publish_operation(work, operation, head, head, tree, tree)
-            return result(work, at, head, (), f"Edit {work.git.work_tree}, then: pyggml patch continue")
+            publish_waiting(work, operation, head, tree, tree)
+            return _result(work, at, head, f"Edit {work.git.work_tree}, then: {EDIT.resume}")
         return _finish_new(work, operation, tree)
 
 
@@ -77,43 +64,36 @@ def edit_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesC
     Raises:
         PyggmlError: no such patch, local edits, or commits that are in no patch file yet.
     """
-    with changing(project, f"patch edit {wanted}", pin) as (work, _):
-        refuse_operation(work)
+    with changing(project, f"patch edit {wanted}", pin, Needs.SETTLED) as session:
+        work = session.work
         number = work.series.find(wanted)
-        refuse_edits(work, "`patch edit`")
-        at = known_position(work)
-        stack = canonical(work, number)
+        stack = work.stack(number)
         name = work.series.patches[number - 1].name
-        before, tree = work.head, work_tree_state(work.git)
-        operation = Operation(
-            f"patch edit {name}", "edit", work.pin.name, max(at, number), before, tree, name
-        )
-        publish_operation(work, operation, before, stack[-1].id, tree, stack[-1].tree)
-        where = f"Edit {work.git.work_tree}, then: pyggml patch continue   (or: pyggml patch abort)"
-        return result(work, number, stack[-1].id, (), where)
+        applied = max(session.applied, number)
+        tree = work_tree_state(work.git)
+        operation = Operation(f"patch edit {name}", "edit", work.pin.name, applied, work.head, tree, name)
+        publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree)
+        where = f"Edit {work.git.work_tree}, then: {EDIT.resume}   (or: {EDIT.abort})"
+        return _result(work, number, stack[-1].id, where)
 
 
 def continue_operation(project: Project) -> SeriesChange:
     """Go on with what waits: take the edits or the resolution in, and put the later patches back on top.
 
     Raises:
-        PyggmlError: nothing waits, or conflict markers are left.
+        PyggmlError: nothing waits, or conflict marks are left.
         StoppedError: a later patch conflicts.
     """
-    operation = read_operation(project)
-    if operation is None:
-        refuse_rebase(project)
-        raise PyggmlError(
-            "nothing is under way", "`pyggml patch edit N` or `pyggml patch new NAME` begin something."
-        )
-    with changing(project, "patch continue", operation.pin) as (work, _):
+    operation = _waiting(project, "`pyggml patch edit N` or `pyggml patch new NAME` begin something.")
+    with changing(project, "patch continue", operation.pin) as session:
+        work = session.work
         tree = work_tree_state(work.git)
         if operation.kind == "conflict":
             return _resolve(work, operation, tree)
         if operation.kind == "new":
             return _finish_new(work, operation, tree)
-        done, picks, _ = collect(work, tree)
-        return run(work, operation, done, picks, tree)
+        branch = read_branch(work, tree)
+        return pick_and_publish(work, operation, branch.done, branch.picks, tree)
 
 
 def abort_operation(project: Project) -> SeriesChange:
@@ -122,24 +102,13 @@ def abort_operation(project: Project) -> SeriesChange:
     Raises:
         PyggmlError: nothing waits.
     """
-    operation = read_operation(project)
-    if operation is None:
-        refuse_rebase(project)
-        raise PyggmlError("nothing is under way", "Look with: pyggml patch status")
-    with changing(project, f"abort of {operation.doing}", operation.pin) as (work, _):
-        publish(
-            project,
-            work.git,
-            Change(
-                f"abort of {operation.doing}",
-                work.head,
-                operation.start_head,
-                work_tree_state(work.git),
-                operation.start_tree,
-                operation_file(project, None),
-            ),
-        )
-        return result(work, operation.applied, operation.start_head, ())
+    operation = _waiting(project, "See: pyggml patch status")
+    doing = f"abort of {operation.doing}"
+    with changing(project, doing, operation.pin) as session:
+        work = session.work
+        head, tree = operation.start_head, operation.start_tree
+        publish_waiting(work, None, head, work_tree_state(work.git), tree, doing)
+        return _result(work, operation.applied, head)
 
 
 def refresh(project: Project, pin: str | None = None, *, from_files: bool = False) -> SeriesChange:
@@ -149,40 +118,49 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
     commits become new patches. Patches that are not applied are put on top again.
 
     Args:
-        from_files: the other direction: take patch files that were edited by hand as the truth, place
-            their hunks (an ambiguous one is refused) and record their trees anew.
+        from_files: the other direction: patch files that were edited by hand are right; their hunks are
+            placed (an ambiguous one is refused) and their trees recorded anew.
 
     Raises:
-        PyggmlError: a commit matches nothing, a patch went missing, or there is nothing to take edits.
+        PyggmlError: a commit matches nothing, a patch is missing, or no patch can take the edits.
         StoppedError: a later patch conflicts.
     """
-    with changing(project, "patch refresh", pin) as (work, _):
-        refuse_operation(work)
+    doing = "patch refresh --from-files" if from_files else "patch refresh"
+    with changing(project, doing, pin, Needs.SETTLED if from_files else Needs.NOTHING_WAITING) as session:
+        work = session.work
         tree = work_tree_state(work.git)
         if from_files:
-            refuse_edits(work, "`patch refresh --from-files`")
-            at = known_position(work)
-            entries = _reread(work)
-            applied = len(entries) if at == len(entries) else max(at, 0)
-            return write(work, "patch refresh --from-files", entries, applied, tree)
-        done, picks, applied = collect(work, tree)
-        operation = Operation("patch refresh", "edit", work.pin.name, applied, work.head, tree)
-        return run(work, operation, done, picks, tree)
+            return publish_series(work, doing, _reread(work), session.applied, tree)
+        branch = read_branch(work, tree)
+        operation = Operation(doing, "edit", work.pin.name, branch.applied, work.head, tree)
+        return pick_and_publish(work, operation, branch.done, branch.picks, tree)
+
+
+def _waiting(project: Project, hint: str) -> Operation:
+    operation = EDIT.load(project, Operation)
+    if operation is None:
+        refuse_waiting(project, REBASE)
+        raise PyggmlError("nothing is under way", hint)
+    return operation
+
+
+def _result(work: Workspace, applied: int, head: str, waiting: str | None = None) -> SeriesChange:
+    return SeriesChange(work.pin.name, applied, len(work.series.patches), head, waiting=waiting)
 
 
 def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
-    head_tree = work.git.text("rev-parse", "HEAD^{tree}")
+    head_tree = work.head_tree
     if tree == head_tree:
         raise PyggmlError(
             "nothing is edited yet for the new patch",
-            f"Edit {work.git.work_tree} (new files: git add them), then: pyggml patch continue",
+            f"Edit {work.git.work_tree} (new files: git add them), then: {EDIT.resume}",
         )
-    at = known_position(work)
-    stack = canonical(work)
-    author = _user(work.git)
+    at = known_position(work) or 0
+    stack = work.stack()
     done = list(zip(work.series.patches[:at], stack[:at], strict=True))
-    made = Pick(Patch(operation.name, tree), author, operation.message, (Delta(head_tree, tree),))
-    return run(work, operation, done, [made, *later(work, stack, at)], tree)
+    new = Pick(Patch(operation.name, tree), _user(work.git), operation.message, (TreeDelta(head_tree, tree),))
+    later = series_picks(work.series, stack, range(at + 1, len(stack) + 1))
+    return pick_and_publish(work, operation, done, [new, *later], tree)
 
 
 def _user(git: Git) -> Identity:
@@ -207,35 +185,23 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
         if target.is_file() and any(
             line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in target.read_bytes().splitlines()
         ):
-            raise PyggmlError(
-                f"{target} still has conflict markers", "Resolve them, then: pyggml patch continue"
-            )
-    done = [(patch, _read_commit(work, commit)) for patch, commit in operation.done]
+            raise PyggmlError(f"{target} still has conflict marks", f"Resolve them, then: {EDIT.resume}")
+    done = [(patch, read_commit(work.git, commit)) for patch, commit in operation.done]
     below = done[-1][1].tree if done else work.series.base
     pick = operation.todo[0]
-    resolved = replace(pick, deltas=(Delta(below, tree), *pick.deltas))
     if tree == below:
         raise PyggmlError(
             f"the resolution leaves nothing of patch {pick.patch.name}",
-            f"If it is not needed any more: pyggml patch abort, then pyggml patch drop {pick.patch.name}",
+            f"If it is not needed any more: {EDIT.abort}, then pyggml patch drop {pick.patch.name}",
         )
-    return run(work, operation, done, [resolved, *operation.todo[1:]], tree)
-
-
-def _read_commit(work: Workspace, commit: str) -> Commit:
-    parent = work.git.text("rev-parse", f"{commit}^")
-    return read_chain(work.git, parent, commit)[0]
+    resolved = replace(pick, deltas=(TreeDelta(below, tree), *pick.deltas))
+    return pick_and_publish(work, operation, done, [resolved, *operation.todo[1:]], tree)
 
 
 def _reread(work: Workspace) -> list[tuple[Patch, Commit]]:
-    entries: list[tuple[Patch, Commit]] = []
-    with scratch_index(work.git) as index:
-        index.run("read-tree", work.series.base)
-        parent, tree = work.base, work.series.base
-        for number, patch in enumerate(work.series.patches, 1):
-            file = patch.file(number)
-            mail = read_patch((work.directory / file).read_bytes(), file)
-            commit = apply_mail(work.git, index, parent, tree, mail, file).commit
-            entries.append((replace(patch, tree=commit.tree), commit))
-            parent, tree = commit.id, commit.tree
-    return entries
+    files = series_patches(work.directory, work.series, recorded=False)
+    commits = apply_patches(work.git, work.base, work.series.base, files)
+    return [
+        (replace(patch, tree=commit.tree), commit)
+        for patch, commit in zip(work.series.patches, commits, strict=True)
+    ]

@@ -1,53 +1,61 @@
-"""The end of every command that changes the series: pick what is left, write the files, publish once."""
+"""The end of every command that changes the series: pick what is left, write the files, publish everything at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyggml.errors import StoppedError
-from pyggml.project import Project
-from pyggml.series.editing.operation import OPERATION_FILE, Operation, operation_bytes
+from pyggml.series.editing.operation import Operation
 from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.commits import Commit
-from pyggml.series.stack.format_patch import export_commit
-from pyggml.series.stack.picks import Pick, restack
+from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
-from pyggml.series.worktree.transaction import Change, FileChange, publish
-from pyggml.series.worktree.workspace import Workspace, file_changes
+from pyggml.series.worktree.sequencer import EDIT
+from pyggml.series.worktree.state_file import read_file
+from pyggml.series.worktree.transaction import Transaction, publish
+from pyggml.series.worktree.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class SeriesChange:
-    """The outcome of a command that changes the series.
+    """What a command did to the series.
 
     Attributes:
         written: files of the series that were written or removed.
-        waiting: what the user has to do before `pyggml patch continue`; None when all is done.
+        waiting: what the user has to do before `pyggml patch continue`; None if all is done.
     """
 
     pin: str
     applied: int
     total: int
     head: str
-    written: tuple[str, ...]
+    written: tuple[str, ...] = ()
     waiting: str | None = None
 
 
-def run(
+def pick_and_publish(
     work: Workspace,
     operation: Operation,
     done: Sequence[tuple[Patch, Commit]],
     picks: Sequence[Pick],
     tree: str,
 ) -> SeriesChange:
-    """Pick what is left, then publish the series, or stop at the first conflict."""
+    """Pick what is left on top of `done`, then publish the series, or stop at the first conflict.
+
+    Args:
+        tree: of the work tree's files as they are now.
+
+    Raises:
+        StoppedError: a patch conflicts; the operation waits for `patch continue`.
+    """
     parent, base = (done[-1][1].id, done[-1][1].tree) if done else (work.base, work.series.base)
-    outcome = restack(work.git, parent, base, picks)
-    entries = [*done, *outcome.done]
-    if outcome.conflict is None:
-        return write(work, operation.doing, entries, operation.applied, tree)
-    conflict = outcome.conflict
+    result = apply_picks(work.git, parent, base, picks)
+    entries = [*done, *result.done]
+    conflict = result.conflict
+    if conflict is None:
+        return publish_series(work, operation.doing, entries, operation.applied, tree)
     stopped = replace(
         operation,
         kind="conflict",
@@ -56,82 +64,64 @@ def run(
         conflicts=conflict.paths,
     )
     head = entries[-1][1].id if entries else work.base
-    publish_operation(work, stopped, work.head, head, tree, conflict.tree)
+    publish_waiting(work, stopped, head, tree, conflict.tree)
     name = conflict.rest[0].patch.name
     raise StoppedError(
         f"patch {name} conflicts in {', '.join(conflict.paths)} ({work.git.work_tree})",
-        "Resolve the marked places, then: pyggml patch continue   (or go back: pyggml patch abort)",
+        f"Resolve the marked places, then: {EDIT.resume}   (or go back: {EDIT.abort})",
     )
 
 
-def write(
+def publish_series(
     work: Workspace, doing: str, entries: Sequence[tuple[Patch, Commit]], applied: int, tree: str
 ) -> SeriesChange:
-    """Publish the series `entries` with the first `applied` of them in the work tree."""
-    files = series_files(work, entries)
+    """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more."""
     head, new_tree = (
         (entries[applied - 1][1].id, entries[applied - 1][1].tree)
         if applied
         else (work.base, work.series.base)
     )
-    changes = (*file_changes(work, files), *operation_file(work.project, None))
-    publish(work.project, work.git, Change(doing, work.head, head, tree, new_tree, changes))
-    written = tuple(change.path for change in changes if change.path != OPERATION_FILE)
+    changes = work.series_changes(_series_files(work, entries))
+    cleared = EDIT.file_change(work.project, None)
+    publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, (*changes, *cleared)))
+    written = tuple(change.path for change in changes)
     return SeriesChange(work.pin.name, applied, len(entries), head, written)
 
 
-def series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> dict[str, bytes]:
+def publish_waiting(
+    work: Workspace, operation: Operation | None, head_new: str, tree_old: str, tree_new: str, doing: str = ""
+) -> None:
+    """Move the work tree and leave `operation` waiting there, or nothing."""
+    doing = operation.doing if operation else doing
+    files = EDIT.file_change(work.project, operation)
+    publish(work.project, work.git, Transaction(doing, work.head, head_new, tree_old, tree_new, files))
+
+
+def _series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> dict[str, bytes]:
     """The whole content of the series' directory; files of unchanged commits are kept byte for byte."""
-    known: dict[tuple[str, str], bytes] = {}
+    known: dict[tuple[str, str], tuple[bytes, str]] = {}
     for number, patch in enumerate(work.series.patches, 1):
-        known[patch.name, patch.tree] = (work.directory / patch.file(number)).read_bytes()
+        data = (work.directory / patch.file(number)).read_bytes()
+        known[patch.name, patch.tree] = data, work.series.trees[number - 1]
     files: dict[str, bytes] = {}
     for number, (patch, commit) in enumerate(entries, 1):
-        kept = known.get((patch.name, commit.tree))
-        if kept is None or not _says(kept, commit) or not _same_change(work, patch, commit):
-            kept = export_commit(work.git, commit)
-        files[patch.file(number)] = kept
-    files[SERIES_FILE] = listing(work, tuple(patch for patch, _ in entries), {})
+        data, before = known.get((patch.name, commit.tree), (b"", ""))
+        # On the same tree, the same result means the same diff.
+        if (
+            not data
+            or not commit.is_made_of(read_patch(data, commit.subject))
+            or before != work.git.text("rev-parse", f"{commit.parent}^{{tree}}")
+        ):
+            data = format_patch(work.git, commit)
+        files[patch.file(number)] = data
+    files[SERIES_FILE] = series_listing(work, tuple(patch for patch, _ in entries), {})
     return files
 
 
-def _says(data: bytes, commit: Commit) -> bool:
-    mail = read_patch(data, commit.subject)
-    return mail.message == commit.message and mail.author == commit.author
-
-
-def _same_change(work: Workspace, patch: Patch, commit: Commit) -> bool:
-    """Whether the patch stands on the same tree as in the files: its diff is then the same."""
-    trees = work.series.trees
-    number = next(n for n, p in enumerate(work.series.patches) if p.name == patch.name)
-    return trees[number] == work.git.text("rev-parse", f"{commit.parent}^{{tree}}")
-
-
-def listing(work: Workspace, patches: tuple[Patch, ...], renamed: dict[str, str]) -> bytes:
-    path = work.directory / SERIES_FILE
-    previous = path.read_bytes() if path.is_file() else None
+def series_listing(work: Workspace, patches: tuple[Patch, ...], renamed: Mapping[str, str]) -> bytes:
+    """The text of `series.toml` for `patches`; what `renamed` maps to a new name keeps its own keys."""
+    previous = read_file(work.directory / SERIES_FILE)
     if previous is not None:
         for old, new in renamed.items():
             previous = previous.replace(f'name = "{old}"'.encode(), f'name = "{new}"'.encode())
     return series_toml(Series(work.pin.name, work.series.base, patches), previous)
-
-
-def operation_file(project: Project, operation: Operation | None) -> tuple[FileChange, ...]:
-    old = operation_bytes(project)
-    new = operation.encode() if operation else None
-    return () if old == new else (FileChange(OPERATION_FILE, old, new),)
-
-
-def publish_operation(
-    work: Workspace, operation: Operation, head_old: str, head_new: str, tree_old: str, tree_new: str
-) -> None:
-    change = Change(
-        operation.doing, head_old, head_new, tree_old, tree_new, operation_file(work.project, operation)
-    )
-    publish(work.project, work.git, change)
-
-
-def result(
-    work: Workspace, applied: int, head: str, written: tuple[str, ...], waiting: str | None = None
-) -> SeriesChange:
-    return SeriesChange(work.pin.name, applied, len(work.series.patches), head, written, waiting)

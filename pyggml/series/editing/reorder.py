@@ -8,104 +8,84 @@ from dataclasses import replace
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.editing.operation import Operation
-from pyggml.series.editing.publish import SeriesChange, listing, result, run
-from pyggml.series.stack.picks import pick_of
-from pyggml.series.stack.series_file import SERIES_FILE, check_name
-from pyggml.series.worktree.transaction import Change, publish, work_tree_state
-from pyggml.series.worktree.workspace import (
-    Workspace,
-    canonical,
-    changing,
-    file_changes,
-    known_position,
-    other_pin,
-    refuse_edits,
-    refuse_operation,
-)
+from pyggml.series.editing.publish import SeriesChange, pick_and_publish, series_listing
+from pyggml.series.stack.picks import series_picks
+from pyggml.series.stack.series_file import SERIES_FILE, check_new_name
+from pyggml.series.worktree.files import work_tree_state
+from pyggml.series.worktree.session import Needs, changing
+from pyggml.series.worktree.transaction import Transaction, publish
+from pyggml.series.worktree.workspace import Workspace
 
 
 def drop_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesChange:
     """Remove a patch from the series; the later ones are put on what came before it.
 
     Raises:
-        PyggmlError: no such patch, local edits.
+        PyggmlError: no such patch, or local edits.
         StoppedError: a later patch conflicts.
     """
-    with changing(project, f"patch drop {wanted}", pin) as (work, _):
+    with changing(project, f"patch drop {wanted}", pin, Needs.SETTLED | Needs.OWN_PIN) as session:
+        work = session.work
         number = work.series.find(wanted)
         order = [n for n in range(1, len(work.series.patches) + 1) if n != number]
-        at = _settled(work, "`patch drop`")
-        return _reorder(
-            work, f"patch drop {work.series.patches[number - 1].name}", order, at - (at >= number)
-        )
+        applied = session.applied - (session.applied >= number)
+        return _reorder(work, f"patch drop {work.series.patches[number - 1].name}", order, applied)
 
 
 def move_patch(project: Project, wanted: str, to: int, pin: str | None = None) -> SeriesChange:
     """Move a patch to place `to` (from 1) of the series.
 
     Raises:
-        PyggmlError: no such patch or place, local edits.
+        PyggmlError: no such patch or place, or local edits.
         StoppedError: a patch conflicts at its new place.
     """
-    with changing(project, f"patch move {wanted} {to}", pin) as (work, _):
+    with changing(project, f"patch move {wanted} {to}", pin, Needs.SETTLED | Needs.OWN_PIN) as session:
+        work = session.work
         number = work.series.find(wanted)
         total = len(work.series.patches)
         if not 1 <= to <= total:
             raise PyggmlError(
                 f"there is no place {to} in a series of {total} patches", "List it with: pyggml patch list"
             )
-        at = _settled(work, "`patch move`")
         order = [n for n in range(1, total + 1) if n != number]
         order.insert(to - 1, number)
         name = work.series.patches[number - 1].name
-        return _reorder(work, f"patch move {name} {to}", order, at)
+        return _reorder(work, f"patch move {name} {to}", order, session.applied)
 
 
 def rename_patch(project: Project, wanted: str, name: str, pin: str | None = None) -> SeriesChange:
     """Give a patch another name in the series; its commit stays.
 
     Raises:
-        PyggmlError: no such patch, or the name is taken or malformed.
+        PyggmlError: no such patch, or the name is taken or invalid.
     """
-    with changing(project, f"patch rename {wanted} {name}", pin) as (work, _):
-        refuse_operation(work)
+    with changing(project, f"patch rename {wanted} {name}", pin, Needs.NOTHING_WAITING) as session:
+        work = session.work
         number = work.series.find(wanted)
-        check_name(name)
-        if any(patch.name == name for patch in work.series.patches):
-            raise PyggmlError(
-                f"there is a patch named {name} already", "List the names with: pyggml patch list"
-            )
+        check_new_name(name, work.series)
         patches = list(work.series.patches)
-        old = patches[number - 1]
-        files = {SERIES_FILE: b""}
-        for n, patch in enumerate(patches, 1):
-            files[patch.file(n)] = (work.directory / patch.file(n)).read_bytes()
-        files[replace(old, name=name).file(number)] = files.pop(old.file(number))
-        patches[number - 1] = replace(old, name=name)
-        files[SERIES_FILE] = listing(work, tuple(patches), {old.name: name})
+        old, new = patches[number - 1], replace(patches[number - 1], name=name)
+        files = {
+            patch.file(n): (work.directory / patch.file(n)).read_bytes() for n, patch in enumerate(patches, 1)
+        }
+        files[new.file(number)] = files.pop(old.file(number))
+        patches[number - 1] = new
+        files[SERIES_FILE] = series_listing(work, tuple(patches), {old.name: name})
         head, tree = work.head, work_tree_state(work.git)
-        changes = file_changes(work, files)
-        publish(project, work.git, Change(f"patch rename {old.name} {name}", head, head, tree, tree, changes))
-        return result(work, 0, head, tuple(change.path for change in changes))
-
-
-def _settled(work: Workspace, doing: str) -> int:
-    refuse_operation(work)
-    refuse_edits(work, doing)
-    at = known_position(work)
-    if at < 0:
-        raise other_pin(work)
-    return at
+        changes = work.series_changes(files)
+        doing = f"patch rename {old.name} {name}"
+        publish(project, work.git, Transaction(doing, head, head, tree, tree, changes))
+        written = tuple(change.path for change in changes)
+        return SeriesChange(work.pin.name, 0, len(patches), head, written)
 
 
 def _reorder(work: Workspace, doing: str, order: Sequence[int], applied: int) -> SeriesChange:
-    stack = canonical(work)
-    trees = work.series.trees
+    stack = work.stack()
     same = 0
     while same < len(order) and order[same] == same + 1:
         same += 1
     done = [(work.series.patches[n], stack[n]) for n in range(same)]
-    picks = [pick_of(work.series.patches[n - 1], stack[n - 1], trees[n - 1]) for n in order[same:]]
+    picks = series_picks(work.series, stack, order[same:])
     tree = work_tree_state(work.git)
     operation = Operation(doing, "edit", work.pin.name, applied, work.head, tree)
-    return run(work, operation, done, picks, tree)
+    return pick_and_publish(work, operation, done, picks, tree)

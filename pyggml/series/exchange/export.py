@@ -1,31 +1,18 @@
-"""The series for others and from others: export for upstream, import of foreign patches."""
+"""The series for upstream: numbered patches with a cover letter."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.editing.publish import SeriesChange, write
-from pyggml.series.patchfile.foreign import read_foreign
-from pyggml.series.patchfile.mail import mail_date, read_patch
-from pyggml.series.stack.commits import Commit, apply_mail, scratch_index
-from pyggml.series.stack.format_patch import export_commit
-from pyggml.series.stack.series_file import Patch, slug
-from pyggml.series.worktree.transaction import work_tree_state
-from pyggml.series.worktree.workspace import (
-    Workspace,
-    canonical,
-    changing,
-    known_position,
-    open_workspace,
-    other_pin,
-    refuse_edits,
-    refuse_operation,
-)
+from pyggml.series.patchfile.mail import NamedPatch, mail_date, read_patch
+from pyggml.series.stack.commits import Commit, apply_patches
+from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.version import __version__
 
 COVER = "0000-cover-letter.patch"
@@ -40,19 +27,20 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
         the file names.
 
     Raises:
-        PyggmlError: the directory holds something, a message cannot survive, or the proof fails.
+        PyggmlError: the directory is not empty, a message would not survive `git am`, or a file read back gives
+            another tree.
     """
     work = open_workspace(project, pin_name)
     if not work.series.patches:
         raise PyggmlError(f"the series on pin {work.pin.name} is empty: nothing to export")
     if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
         raise PyggmlError(f"{directory} exists and is not empty", "Name a directory that does not exist yet.")
-    stack = canonical(work)
+    stack = work.stack()
     total = len(stack)
     files: dict[str, bytes] = {}
     for number, (patch, commit) in enumerate(zip(work.series.patches, stack, strict=True), 1):
-        files[patch.file(number)] = export_commit(work.git, commit, number=number, total=total)
-    _prove(work, files)
+        files[patch.file(number)] = format_patch(work.git, commit, number=number, total=total)
+    _read_back(work, files)
     files = {COVER: _cover(work, stack), **files}
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.new")
     try:
@@ -68,21 +56,19 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
     return tuple(files)
 
 
-def _prove(work: Workspace, files: dict[str, bytes]) -> None:
-    with scratch_index(work.git) as index:
-        index.run("read-tree", work.series.base)
-        parent, tree = work.base, work.series.base
-        for (name, data), patch in zip(files.items(), work.series.patches, strict=True):
-            commit = apply_mail(work.git, index, parent, tree, read_patch(data, name), name).commit
-            if commit.tree != patch.tree:
-                raise PyggmlError(
-                    f"{name}: the export does not give its tree when read back: nothing was written"
-                )
-            parent, tree = commit.id, commit.tree
+def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
+    """Refuse files that do not give the recorded trees."""
+    patches = (NamedPatch(name, read_patch(data, name)) for name, data in files.items())
+    commits = apply_patches(work.git, work.base, work.series.base, patches)
+    for name, patch, commit in zip(files, work.series.patches, commits, strict=True):
+        if commit.tree != patch.tree:
+            raise PyggmlError(
+                f"{name}: the export does not give its tree when read back: nothing was written"
+            )
 
 
 def _cover(work: Workspace, stack: Sequence[Commit]) -> bytes:
-    """The cover letter: what the series is, patch by patch, on which upstream commit, and its size."""
+    """The cover letter: each patch and its purpose, the size of the series, and the upstream commit below it."""
     total = len(stack)
     stat = work.git.text("diff", "--stat=78,60", "--summary", work.series.base, stack[-1].tree)
     lines = [
@@ -109,41 +95,3 @@ def _cover(work: Workspace, stack: Sequence[Commit]) -> bytes:
         "",
     ]
     return "\n".join(lines).encode("utf-8")
-
-
-def import_patches(project: Project, paths: tuple[Path, ...], pin_name: str | None = None) -> SeriesChange:
-    """Put foreign patches on top of the series, in order, all of them or none.
-
-    Every hunk must stand at its stated line or fit in exactly one place; there is no fuzz.
-
-    Raises:
-        PyggmlError: not all of the series is applied, or a patch does not apply, is ambiguous, changes
-            nothing, or reaches outside the tree; the message names the file and the hunk.
-    """
-    foreign = read_foreign(paths)
-    with changing(project, "patch import", pin_name) as (work, _):
-        refuse_operation(work)
-        refuse_edits(work, "`patch import`")
-        at = known_position(work)
-        if at < 0:
-            raise other_pin(work)
-        if at != len(work.series.patches):
-            raise PyggmlError(
-                f"{at} of {len(work.series.patches)} patches are applied; an import goes on top of all of them",
-                "Run first: pyggml patch apply",
-            )
-        stack = canonical(work)
-        entries = list(zip(work.series.patches, stack, strict=True))
-        taken = {patch.name for patch in work.series.patches}
-        parent, tree = (stack[-1].id, stack[-1].tree) if stack else (work.base, work.series.base)
-        with scratch_index(work.git) as index:
-            index.run("read-tree", tree)
-            for patch in foreign:
-                commit = apply_mail(
-                    work.git, index, parent, tree, patch.mail, patch.label, patch.strip
-                ).commit
-                name = slug(patch.title, taken)
-                taken.add(name)
-                entries.append((Patch(name, commit.tree), commit))
-                parent, tree = commit.id, commit.tree
-        return write(work, "patch import", entries, len(entries), work_tree_state(work.git))

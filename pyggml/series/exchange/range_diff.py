@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +14,24 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.patchfile.foreign import read_foreign
-from pyggml.series.stack.commits import Commit, apply_mail, scratch_index
+from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.series_file import SERIES_FILE
-from pyggml.series.worktree.workspace import Workspace, canonical, open_workspace
+from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.upstream.pins import read_pins
 
 CREATION_FACTOR = 60
-"""How different two patches may be and still be a pair, in percent; git's own default."""
+"""How much two patches of a pair may differ, in percent; git's own default."""
 _HEAD = re.compile(r"\s*(\d+|-):\s+(?:[0-9a-f]+|-+) ([=!<>])\s+(\d+|-):\s+(?:[0-9a-f]+|-+) (.*)")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A pair of patches, or one without a partner.
+class PatchPair:
+    """Two patches that correspond, or one without a counterpart.
 
     Attributes:
         before, after: numbers (from 1) in the two series.
         sign: `=` the same, `!` changed, `<` only before, `>` only after.
-        lines: the difference of the two patches, as git shows it.
+        lines: the difference between the two patches, as git shows it.
     """
 
     before: int | None
@@ -41,11 +43,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class RangeDiff:
-    """Two series; `before` and `after` are what the user called them."""
+    """The comparison of two series; `before` and `after` are what the user called them."""
 
     before: str
     after: str
-    entries: tuple[Entry, ...]
+    entries: tuple[PatchPair, ...]
 
 
 def compare(project: Project, before: str, after: str) -> RangeDiff:
@@ -68,12 +70,12 @@ def compare(project: Project, before: str, after: str) -> RangeDiff:
     left = None if before in plain else _series(project, names, before)
     right = None if after in plain else _series(project, names, after)
     work = left[0] if left else right[0] if right else open_workspace(project)
-    left = left or _foreign(work, before)
-    right = right or _foreign(work, after)
+    left = left or _plain(work, before)
+    right = right or _plain(work, after)
     if not left[1] or not right[1]:
-        # git takes an empty range for none at all.
-        gone = [Entry(n, None, "<", commit.subject) for n, commit in enumerate(left[1], 1)]
-        new = [Entry(None, n, ">", commit.subject) for n, commit in enumerate(right[1], 1)]
+        # git does not accept an empty range.
+        gone = [PatchPair(n, None, "<", commit.subject) for n, commit in enumerate(left[1], 1)]
+        new = [PatchPair(None, n, ">", commit.subject) for n, commit in enumerate(right[1], 1)]
         return RangeDiff(before, after, (*gone, *new))
     out = _range_diff(work.git, left, right)
     return RangeDiff(before, after, parse_range_diff(out))
@@ -94,54 +96,44 @@ def _recorded(name: str) -> bool:
 def _series(project: Project, pins: set[str], name: str) -> tuple[Workspace, Sequence[Commit]]:
     if name in pins:
         work = open_workspace(project, name)
-        return work, canonical(work)
-    import shutil
-    import tempfile
+        return work, work.stack()
     import tomllib
 
     path = Path(name) / SERIES_FILE
     try:
         pin = str(tomllib.loads(path.read_text("utf-8")).get("pin"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PyggmlError(f"{path}: not valid TOML: {error}", "Mend the file.") from error
+        raise PyggmlError(f"{path}: not valid TOML: {error}", "Correct the file.") from error
     if Path(name).name == pin:
         work = open_workspace(project, pin, Path(name).resolve().parent)
-        return work, canonical(work)
-    # A workspace finds its series in a directory called after the pin.
+        return work, work.stack()
+    # A workspace expects its series in a directory named after the pin.
     with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:
         shutil.copytree(name, Path(scratch) / pin)
         work = open_workspace(project, pin, Path(scratch))
-        return work, canonical(work)
+        return work, work.stack()
 
 
-def _foreign(work: Workspace, name: str) -> tuple[Workspace, Sequence[Commit]]:
+def _plain(work: Workspace, name: str) -> tuple[Workspace, Sequence[Commit]]:
     if not Path(name).exists():
         raise PyggmlError(
             f"{name} is neither a pin nor a directory of patches",
             f"Pins: {', '.join(pin.name for pin in work.pins.pins)}.",
         )
-    commits: list[Commit] = []
-    parent, tree = work.base, work.pin.tree
-    with scratch_index(work.git) as index:
-        index.run("read-tree", tree)
-        for patch in read_foreign((Path(name),)):
-            made = apply_mail(work.git, index, parent, tree, patch.mail, patch.label, patch.strip).commit
-            commits.append(made)
-            parent, tree = made.id, made.tree
-    return work, commits
+    return work, list(apply_patches(work.git, work.base, work.pin.tree, read_foreign((Path(name),))))
 
 
-def parse_range_diff(text: str) -> tuple[Entry, ...]:
-    """Take the output of `git range-diff` apart."""
-    found: list[Entry] = []
+def parse_range_diff(text: str) -> tuple[PatchPair, ...]:
+    """Parse the output of `git range-diff`."""
+    pairs: list[PatchPair] = []
     lines: list[str] = []
     head: re.Match[str] | None = None
 
     def close() -> None:
         if head is not None:
             before, sign, after, subject = head.groups()
-            pair = [None if number == "-" else int(number) for number in (before, after)]
-            found.append(Entry(pair[0], pair[1], sign, subject, tuple(lines)))
+            left, right = (None if number == "-" else int(number) for number in (before, after))
+            pairs.append(PatchPair(left, right, sign, subject, tuple(lines)))
 
     for line in text.splitlines():
         match = None if line.startswith("    ") else _HEAD.fullmatch(line)
@@ -151,20 +143,20 @@ def parse_range_diff(text: str) -> tuple[Entry, ...]:
         else:
             lines.append(line.removeprefix("    "))
     close()
-    return tuple(found)
+    return tuple(pairs)
 
 
 def line_kind(line: str) -> str:
-    """What a line of a difference of two patches is: `head`, `added`, `removed`, `hunk` or `same`.
+    """What a line of the difference between two patches is: `added`, `removed`, `hunk` or `same`.
 
-    The first character says what changed between the series, the second what the patch does.
+    Its first character says what changed between the series, the second what the patch does.
     """
     if line.startswith(("@@", " @@", " ##", "+@@", "-@@")) or line[1:4] == "## ":
         return "hunk"
     return {"+": "added", "-": "removed"}.get(line[:1], "same")
 
 
-def entry_lines(entry: Entry) -> list[tuple[str, dict[str, Any]]]:
+def entry_lines(entry: PatchPair) -> list[tuple[str, dict[str, Any]]]:
     """One entry for a terminal: lines and how to show them."""
     sides = [str(number) if number else "-" for number in (entry.before, entry.after)]
     colour = {"=": None, "!": "yellow", "<": "red", ">": "green"}[entry.sign]

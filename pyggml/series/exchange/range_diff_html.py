@@ -1,10 +1,10 @@
-"""A comparison of two series as one HTML page that needs nothing else."""
+"""A comparison of two series as one HTML page without any other file."""
 
 from __future__ import annotations
 
 from html import escape
 
-from pyggml.series.exchange.range_diff import Entry, RangeDiff, line_kind
+from pyggml.series.exchange.range_diff import PatchPair, RangeDiff, line_kind
 
 _STYLE = """
 :root { color-scheme: light dark; --add: #d7f5dd; --del: #fbdcdc; --hunk: #e3ecfb; --line: #8884; }
@@ -21,11 +21,11 @@ pre span { display: block; padding: 0 .8rem; min-height: 1.45em; }
 MEANING = {"=": "the same", "!": "changed", "<": "only before", ">": "only after"}
 
 
-def page(found: RangeDiff) -> bytes:
-    """The page: a table of all patches, then the difference of each pair that changed."""
-    title = f"{escape(found.before)} → {escape(found.after)}"
-    rows = "\n".join(_row(number, entry) for number, entry in enumerate(found.entries))
-    parts = "\n".join(_part(number, entry) for number, entry in enumerate(found.entries) if entry.lines)
+def page(comparison: RangeDiff) -> bytes:
+    """The page: a table of all patches, then the difference for each pair that changed."""
+    title = f"{escape(comparison.before)} → {escape(comparison.after)}"
+    rows = "\n".join(_row(number, entry) for number, entry in enumerate(comparison.entries))
+    parts = "\n".join(_part(number, entry) for number, entry in enumerate(comparison.entries) if entry.lines)
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -37,13 +37,13 @@ def page(found: RangeDiff) -> bytes:
 <tr><th>before</th><th>after</th><th></th><th>patch</th></tr>
 {rows}
 </table>
-<p>In a difference, the first column tells what changed between the series, the second what the patch does.</p>
+<p>In a difference, the first column says what changed between the series, the second what the patch does.</p>
 {parts}
 </html>
 """.encode()
 
 
-def _row(number: int, entry: Entry) -> str:
+def _row(number: int, entry: PatchPair) -> str:
     subject = escape(entry.subject)
     if entry.lines:
         subject = f'<a href="#patch{number}">{subject}</a>'
@@ -51,7 +51,7 @@ def _row(number: int, entry: Entry) -> str:
     return f"<tr>{sides}<td>{MEANING[entry.sign]}</td><td>{subject}</td></tr>"
 
 
-def _part(number: int, entry: Entry) -> str:
+def _part(number: int, entry: PatchPair) -> str:
     lines = "".join(f'<span class="{line_kind(line)}">{escape(line)}</span>' for line in entry.lines)
     return (
         f'<details open id="patch{number}"><summary>{escape(entry.subject)}</summary>'

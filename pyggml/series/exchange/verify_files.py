@@ -1,4 +1,4 @@
-"""Proof that the files say what the series records: every one of them is imported again."""
+"""`pyggml patch verify`: every patch file, applied again, gives what the series records."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.patchfile.mail import read_patch
-from pyggml.series.stack.commits import apply_mail, scratch_index
-from pyggml.series.stack.format_patch import export_commit
+from pyggml.series.patchfile.mail import NamedPatch, read_patch
+from pyggml.series.stack.commits import apply_patches
+from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.worktree.workspace import open_workspace
 
 
 @dataclass(frozen=True)
-class FileReport:
-    """The verdict on one patch file; `detail` says what was found."""
+class FileCheck:
+    """The result for one patch file; `detail` says what it gives."""
 
     number: int
     file: str
@@ -23,41 +23,37 @@ class FileReport:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The verdicts on a series."""
+class SeriesCheck:
+    """The results for a series."""
 
     pin: str
     ok: bool
-    patches: tuple[FileReport, ...]
+    patches: tuple[FileCheck, ...]
 
 
-def verify_series(project: Project, pin_name: str | None = None) -> Report:
-    """Import every patch file onto the tree recorded before it, and compare with the tree recorded after it.
+def verify_series(project: Project, pin_name: str | None = None) -> SeriesCheck:
+    """Apply every file to the tree recorded before it, and compare with the tree recorded after it.
 
-    Each patch is judged on its own, so that one bad file does not hide the state of the others. The export
-    of the imported commit is read back as well.
+    Each patch is checked on its own, so that one bad file does not hide the state of the others. The commit
+    is also exported again and read back.
     """
     work = open_workspace(project, pin_name)
-    rows: list[FileReport] = []
-    trees = work.series.trees
+    rows: list[FileCheck] = []
     parent = work.base
-    with scratch_index(work.git) as index:
-        for number, patch in enumerate(work.series.patches, 1):
-            file = patch.file(number)
-            before = trees[number - 1]
-            try:
-                index.run("read-tree", before)
-                mail = read_patch((work.directory / file).read_bytes(), file)
-                found = apply_mail(work.git, index, parent, before, mail, file)
-                export_commit(work.git, found.commit)
-                parent = found.commit.id
-                if found.commit.tree != patch.tree:
-                    detail = f"gives tree {found.commit.tree[:12]}, recorded is {patch.tree[:12]}"
-                    rows.append(FileReport(number, file, False, detail))
-                else:
-                    rows.append(
-                        FileReport(number, file, True, f"tree {patch.tree[:12]}, commit {parent[:12]}")
-                    )
-            except PyggmlError as error:
-                rows.append(FileReport(number, file, False, error.message.removeprefix(f"{file}: ")))
-    return Report(work.pin.name, all(row.ok for row in rows), tuple(rows))
+    for number, (patch, before) in enumerate(zip(work.series.patches, work.series.trees, strict=False), 1):
+        file = patch.file(number)
+        try:
+            mail = read_patch((work.directory / file).read_bytes(), file)
+            (commit,) = apply_patches(work.git, parent, before, [NamedPatch(file, mail)])
+            format_patch(work.git, commit)
+            parent = commit.id
+            ok = commit.tree == patch.tree
+            detail = (
+                f"tree {patch.tree[:12]}, commit {parent[:12]}"
+                if ok
+                else f"gives tree {commit.tree[:12]}, recorded is {patch.tree[:12]}"
+            )
+        except PyggmlError as error:
+            ok, detail = False, error.message.removeprefix(f"{file}: ")
+        rows.append(FileCheck(number, file, ok, detail))
+    return SeriesCheck(work.pin.name, all(row.ok for row in rows), tuple(rows))

@@ -1,4 +1,4 @@
-"""Unified and git diffs, taken apart as bytes: no text decoding, no git, no files."""
+"""Unified and git diffs, parsed as bytes: no text decoding, no git, no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Hunk:
 
     Attributes:
         old_start: first line of the old side, from 1 (0 for an empty old side, as in the header).
-        section: what stands behind the second `@@`, normally the enclosing function.
+        section: what follows the second `@@`, normally the enclosing function.
         lines: body lines, each with its leading character and its newline.
     """
 
@@ -30,11 +30,11 @@ class Hunk:
     lines: tuple[bytes, ...]
 
     def old_lines(self) -> list[bytes]:
-        """The lines that must stand in the old file, without their leading character."""
+        """The lines that the old file must have, without their leading character."""
         return self._side(b" -")
 
     def new_lines(self) -> list[bytes]:
-        """The lines that stand there afterwards."""
+        """The lines that take their place."""
         return self._side(b" +")
 
     def _side(self, kinds: bytes) -> list[bytes]:
@@ -67,11 +67,11 @@ class FileDiff:
     """What a diff does to one file.
 
     Attributes:
-        header: every line before the first hunk, as it stands.
+        header: every line before the first hunk, unchanged.
         old: the old path without prefix; None for a file that is created.
         new: the new path; None for a file that is removed.
-        modes: every file mode that the header names, e.g. `b"120000"`.
-        tail: what follows the hunks (a binary patch's body).
+        modes: every file mode named in the header, e.g. `b"120000"`.
+        tail: what follows the hunks (the body of a binary patch).
     """
 
     header: tuple[bytes, ...]
@@ -85,22 +85,37 @@ class FileDiff:
     def path(self) -> bytes:
         return self.new if self.new is not None else self.old or b""
 
+    @property
+    def old_path(self) -> str:
+        """Where the file is before the patch; a created file's path is the new one."""
+        return path_text(self.new if self.old is None else self.old)
+
+    def lines(self) -> list[bytes]:
+        """The diff of this file, line by line."""
+        hunks = [line for hunk in self.hunks for line in (hunk.header(), *hunk.lines)]
+        return [*self.header, *hunks, *self.tail]
+
+
+def path_text(path: bytes | None) -> str:
+    """A path as text that becomes the same bytes again; empty for None."""
+    return (path or b"").decode("utf-8", "surrogateescape")
+
 
 def split_lines(data: bytes) -> list[bytes]:
-    """Lines with their newline; only `\\n` ends a line."""
+    """Lines with their newlines; only `\\n` ends a line."""
     return [line for line in re.split(rb"(?<=\n)", data) if line]
 
 
 def parse_diff(data: bytes, strip: int = 1) -> tuple[FileDiff, ...]:
-    """Take a diff apart.
+    """Parse a diff.
 
     Args:
-        data: the diff; text before the first file header is passed over.
+        data: the diff; text before the first file header is skipped.
         strip: leading path components to drop, as `patch -p`.
 
     Raises:
-        PyggmlError: a hunk is cut off or malformed, CRLF line ends in the diff's own lines, or a path
-            leaves the tree.
+        PyggmlError: a hunk is truncated or malformed, the diff's own lines end in CRLF, or a path leaves
+            the tree.
     """
     lines = split_lines(data)
     starts = _file_starts(lines)
@@ -147,7 +162,7 @@ def _only_header(lines: list[bytes], start: int, end: int) -> bool:
 
 
 def _hunk_end(lines: list[bytes], index: int, match: re.Match[bytes]) -> int:
-    """The index behind the hunk whose header stands at `index`."""
+    """The index after the hunk whose header is at `index`."""
     old = int(match[2]) if match[2] is not None else 1
     new = int(match[4]) if match[4] is not None else 1
     where = index + 1
@@ -251,14 +266,14 @@ def _strip(path: bytes, strip: int) -> bytes:
     parts = path.split(b"/", strip)
     if path.startswith(b"/") or len(parts) <= strip:
         raise PyggmlError(
-            f"the diff names {_printable(path)}: not a path inside the tree at strip level {strip}",
+            f"the diff names {_printable(path)}, which with -p{strip} is no path inside the tree",
             "Paths must look like a/dir/file and b/dir/file.",
         )
     return parts[strip]
 
 
 def _git_header_path(line: bytes, strip: int) -> bytes:
-    """The one path of a `diff --git a/X b/X` line: both names are the same where no other line names them."""
+    """The path of a `diff --git a/X b/X` line: both names are the same if no other line of the header names them."""
     rest = line.removeprefix(b"diff --git ").rstrip(b"\n")
     if rest.startswith(b'"'):
         return _strip(_unquote(rest[: len(rest) // 2]), strip)
@@ -270,16 +285,16 @@ def _git_header_path(line: bytes, strip: int) -> bytes:
 
 
 def _unquote(text: bytes) -> bytes:
-    """Undo git's C quoting (`core.quotePath`); unquoted text is returned as it is."""
+    """Undo git's C quoting (`core.quotePath`); unquoted text is returned unchanged."""
     text = text.strip()
     if not (text.startswith(b'"') and text.endswith(b'"') and len(text) > 1):
         return text
 
-    def one(match: re.Match[bytes]) -> bytes:
-        what = match[1]
-        return bytes([_ESCAPES[what] if what in _ESCAPES else int(what, 8) & 0xFF])
+    def unescape(match: re.Match[bytes]) -> bytes:
+        escape = match[1]
+        return bytes([_ESCAPES[escape] if escape in _ESCAPES else int(escape, 8) & 0xFF])
 
-    return re.sub(rb'\\([abtnvfr"\\]|[0-7]{3})', one, text[1:-1])
+    return re.sub(rb'\\([abtnvfr"\\]|[0-7]{3})', unescape, text[1:-1])
 
 
 def check_path(path: bytes) -> None:
@@ -292,12 +307,12 @@ def check_path(path: bytes) -> None:
     if path.startswith(b"/") or b".." in parts or b"" in parts or b"." in parts or b"\0" in path:
         raise PyggmlError(
             f"the patch reaches outside the tree: {_printable(path)}",
-            "Do not apply it: it is malformed or hostile.",
+            "Do not apply it: the patch is malformed or hostile.",
         )
     if any(re.fullmatch(rb"(\.git|git~1)[. ]*", part, re.IGNORECASE) for part in parts):
         raise PyggmlError(
             f"the patch reaches into a .git directory: {_printable(path)}",
-            "Do not apply it: it is malformed or hostile.",
+            "Do not apply it: the patch is malformed or hostile.",
         )
 
 
@@ -316,7 +331,7 @@ def _check_modes(modes: list[bytes], hunks: list[Hunk], new: bytes | None) -> No
             if climb > depth or target.startswith(b"/"):
                 raise PyggmlError(
                     f"the patch makes {_printable(new)} a link out of the tree, to {_printable(target)}",
-                    "Do not apply it: it is malformed or hostile.",
+                    "Do not apply it: the patch is malformed or hostile.",
                 )
 
 

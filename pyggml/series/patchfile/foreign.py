@@ -1,9 +1,8 @@
-"""Patches that others numbered: `git format-patch` files and mailboxes, quilt series, directories."""
+"""Patches from other tools: `git format-patch` files and mailboxes, quilt series, directories of patches."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
@@ -11,6 +10,7 @@ from pyggml.series.patchfile.mail import (
     UNKNOWN_AUTHOR,
     UNKNOWN_DATE,
     Identity,
+    NamedPatch,
     PatchMail,
     clean_message,
     raw_date,
@@ -24,42 +24,24 @@ _FIELD = re.compile(r"([A-Za-z][A-Za-z-]*):[ \t]?(.*)")
 _ADDRESS = re.compile(r"\s*\"?([^<\"]*?)\"?\s*<([^>]+)>")
 
 
-@dataclass(frozen=True)
-class ForeignPatch:
-    """A patch from outside, not yet tried.
-
-    Attributes:
-        label: what to call it in messages: its path.
-        title: what its name in the series is made of.
-        strip: leading path components to drop.
-    """
-
-    label: str
-    title: str
-    mail: PatchMail
-    strip: int = 1
-
-
-def read_foreign(paths: tuple[Path, ...]) -> list[ForeignPatch]:
+def read_foreign(paths: tuple[Path, ...]) -> list[NamedPatch]:
     """Every patch in `paths`, in the order of application.
 
     Raises:
-        PyggmlError: a directory without patches, a patch that a series file names and that is missing or
+        PyggmlError: a directory without patches, a patch that a series file names but that is missing or
             outside its directory, or a file that is no patch.
     """
-    found: list[ForeignPatch] = []
-    for path in paths:
-        if path.is_dir():
-            listing = path / "series"
-            found += _read_quilt(listing) if listing.is_file() else _read_directory(path)
-        elif path.name == "series":
-            found += _read_quilt(path)
-        else:
-            found += _read_file(path)
-    return found
+    return [patch for path in paths for patch in _read_path(path)]
 
 
-def _read_directory(directory: Path) -> list[ForeignPatch]:
+def _read_path(path: Path) -> list[NamedPatch]:
+    listing = path / "series" if path.is_dir() else path
+    if listing.name == "series" and listing.is_file():
+        return _read_quilt(listing)
+    return _read_directory(path) if path.is_dir() else _read_file(path)
+
+
+def _read_directory(directory: Path) -> list[NamedPatch]:
     names = sorted(p for p in directory.iterdir() if p.suffix in (".patch", ".diff") and p.is_file())
     names = [p for p in names if not re.match(r"0+-cover-letter", p.name)]
     if not names:
@@ -69,9 +51,9 @@ def _read_directory(directory: Path) -> list[ForeignPatch]:
     return [patch for path in names for patch in _read_file(path)]
 
 
-def _read_quilt(listing: Path) -> list[ForeignPatch]:
-    """quilt's series file: a name a line, optional `-pN`, comments from `#` (quilt(1), "series")."""
-    found: list[ForeignPatch] = []
+def _read_quilt(listing: Path) -> list[NamedPatch]:
+    """quilt's series file: one name per line, optional `-pN`, comments from `#` (quilt(1), "series")."""
+    patches: list[NamedPatch] = []
     root = listing.parent.resolve()
     for line in listing.read_text("utf-8", "surrogateescape").splitlines():
         words = re.sub(r"(^|\s)#.*", "", line).split()
@@ -83,25 +65,25 @@ def _read_quilt(listing: Path) -> list[ForeignPatch]:
             if not match:
                 raise PyggmlError(
                     f"{listing}: {words[0]}: option {option} is not supported",
-                    "Only -p0, -p1, -p2 … and -pab are.",
+                    "Only -p0, -p1, -p2 … and -pab are supported.",
                 )
             strip = 1 if match[1] == "ab" else int(match[1])
         path = listing.parent / words[0]
         if not path.resolve().is_relative_to(root):
             raise PyggmlError(
-                f"{listing}: {words[0]} is outside its directory", "Do not import it: it is hostile."
+                f"{listing}: {words[0]} is outside its directory", "Do not import it: the series is hostile."
             )
         if not path.is_file():
             raise PyggmlError(
                 f"{listing}: {words[0]} is listed but missing", "Restore it, or remove its line."
             )
-        found += _read_file(path, strip)
-    if not found:
+        patches += _read_file(path, strip)
+    if not patches:
         raise PyggmlError(f"{listing}: no patches are listed", "Name the patch files themselves.")
-    return found
+    return patches
 
 
-def _read_file(path: Path, strip: int = 1) -> list[ForeignPatch]:
+def _read_file(path: Path, strip: int = 1) -> list[NamedPatch]:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -109,18 +91,18 @@ def _read_file(path: Path, strip: int = 1) -> list[ForeignPatch]:
     if not data.strip():
         raise PyggmlError(f"{path}: the patch file is empty", "Leave it out.")
     mails = split_mailbox(data)
-    found = []
+    patches = []
     for mail in mails:
         read = _read_one(mail, path)
         title = path.name if len(mails) == 1 else read.subject
-        found.append(ForeignPatch(str(path), title, read, strip))
-    return found
+        patches.append(NamedPatch(str(path), read, title, strip))
+    return patches
 
 
 def _read_one(data: bytes, path: Path) -> PatchMail:
     if re.match(rb"From [0-9a-f]{40} |From:|Subject:", data) and re.search(rb"^Subject:", data, re.MULTILINE):
         mail = read_patch(data, str(path))
-        return PatchMail(mail.author, _survivable(mail.message), mail.diff)
+        return PatchMail(mail.author, _protected(mail.message), mail.diff)
     return _read_dep3(data, path)
 
 
@@ -133,7 +115,7 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
     match = _DIFF_START.search(data)
     if not match:
         raise PyggmlError(
-            f"{path}: there is no diff in it", "It is no patch, or it is cut off: leave it out."
+            f"{path}: there is no diff in it", "It is not a patch, or it is truncated: leave it out."
         )
     head, diff = data[: match.start()], data[match.start() :]
     try:
@@ -144,7 +126,7 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
     for line in text.splitlines():
         if field := _FIELD.fullmatch(line):
             fields.setdefault(field[1].lower(), field[2].strip())
-    subject = _bare(fields.get("description", "")) or _bare(fields.get("subject", ""))
+    subject = _without_tags(fields.get("description", "")) or _without_tags(fields.get("subject", ""))
     subject = subject or re.sub(r"\.(patch|diff)$", "", path.name)
     who = _ADDRESS.match(fields.get("author") or fields.get("from") or "")
     name, email = (who[1].strip(), who[2].strip()) if who else UNKNOWN_AUTHOR
@@ -153,11 +135,11 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
         date = _midnight(fields["last-update"])
     body = text.strip().removesuffix("---").strip()
     message = clean_message(" ".join(subject.split()) + "\n\n" + body)
-    return PatchMail(Identity(name or email, email, date), _survivable(message), diff)
+    return PatchMail(Identity(name or email, email, date), _protected(message), diff)
 
 
-def _bare(subject: str) -> str:
-    """The subject without what `git am` takes for the mail's, such as `Re: [PATCH 2/3]`.
+def _without_tags(subject: str) -> str:
+    """The subject without the parts that `git am` removes, such as `Re: [PATCH 2/3]`.
 
     Source: git's mailinfo.c, `cleanup_subject` with `-b`.
     """
@@ -177,8 +159,8 @@ def _midnight(day: str) -> str:
     return f"{int(when.timestamp())} +0000" if when.timestamp() >= 0 else UNKNOWN_DATE
 
 
-def _survivable(message: str) -> str:
-    """The message with lines indented that `git am` would take for the beginning of the diff.
+def _protected(message: str) -> str:
+    """The message, with every line indented that `git am` would take for the start of the diff.
 
     Source: git's mailinfo.c, `patchbreak`.
     """

@@ -1,35 +1,25 @@
-"""The hunks of a patch before and after it moved: which became which, and where each stands."""
+"""The hunks of a patch before and after it moved: which became which, and where each of them is."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyggml.git import Git
-from pyggml.git.runner import DIFF_FORMAT
-from pyggml.series.patchfile.diff import FileDiff, Hunk, parse_diff, split_lines
-from pyggml.series.patchfile.functions import enclosing, has_functions
-from pyggml.series.patchfile.placement import find_places
-
-DIFF = (
-    "diff-tree",
-    "-r",
-    "-p",
-    *DIFF_FORMAT,
-)
-Read = Callable[[str], bytes | None]
+from pyggml.series.patchfile.diff import FileDiff, Hunk, split_lines
+from pyggml.series.patchfile.enclosing_function import enclosing_function, has_functions
+from pyggml.series.patchfile.placement import ReadFile, find_places
 
 
 @dataclass(frozen=True)
-class Block:
-    """A run of changed lines.
+class ChangedRun:
+    """Changed lines without a line of context between them.
 
     Attributes:
         hunk: number (from 1) of its hunk in the patch.
-        line: where its old side begins in the old file, from 1.
+        line: the line of the old file at which the old side begins, from 1.
         removed, added: the lines, without their leading character.
     """
 
@@ -41,13 +31,13 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a hunk stands.
+class HunkPlace:
+    """Where a hunk is.
 
     Attributes:
-        line: of its first changed line, from 1.
-        function: the name of the enclosing function; empty outside of any.
-        candidates: how many places of the file hold the hunk's old lines; 0 for a new file.
+        line: number of its first changed line, from 1.
+        function: name of the enclosing function; empty if there is none.
+        candidates: number of places in the file that hold the hunk's old lines; 0 for a new file.
     """
 
     path: str
@@ -61,13 +51,13 @@ class HunkMove:
     """One hunk of the old patch and what became of it.
 
     Attributes:
-        after: None if none of its changes is in the new patch.
-        whole: all of its changes are in the new patch, word for word.
+        after: None if the new patch has none of its changes.
+        whole: the new patch has all of its changes, word for word.
     """
 
     number: int
-    before: Place
-    after: Place | None
+    before: HunkPlace
+    after: HunkPlace | None
     whole: bool = True
 
     @property
@@ -80,51 +70,24 @@ class HunkMove:
 
     @property
     def key(self) -> str:
-        """How a confirmation of a changed function is written down."""
+        """What stands for this move where a user confirms that the other function is right."""
         after = self.after or self.before
         return f"{after.path}: {self.before.function or '(none)'} -> {after.function or '(none)'}"
 
 
-def tree_diff(git: Git, old: str, new: str, *options: str) -> bytes:
-    """The diff of two trees: the same bytes with every configuration."""
-    return git.run(*DIFF, "--find-renames", *options, old, new)
-
-
-def reader(git: Git, tree: str) -> Read:
-    """Contents of the files of `tree` by path; None where there is none."""
-    known: dict[str, bytes | None] = {}
-
-    def read(path: str) -> bytes | None:
-        if path not in known:
-            status, out = git.status("cat-file", "blob", f"{tree}:{path}", ok=(0, 1, 128))
-            known[path] = out if status == 0 else None
-        return known[path]
-
-    return read
-
-
-def shown(path: bytes | None) -> str:
-    return (path or b"").decode("utf-8", "surrogateescape")
-
-
-def numbered(diffs: Sequence[FileDiff]) -> list[tuple[int, FileDiff, Hunk | None]]:
+def numbered_hunks(diffs: Sequence[FileDiff]) -> list[tuple[int, FileDiff, Hunk | None]]:
     """Every hunk with its number in the patch; a file without hunks (mode, binary, rename) counts as one."""
-    found: list[tuple[int, FileDiff, Hunk | None]] = []
-    for diff in diffs:
-        hunks: Sequence[Hunk | None] = diff.hunks or (None,)
-        for hunk in hunks:
-            found.append((len(found) + 1, diff, hunk))
-    return found
+    pairs = [(diff, hunk) for diff in diffs for hunk in diff.hunks or (None,)]
+    return [(number, diff, hunk) for number, (diff, hunk) in enumerate(pairs, 1)]
 
 
-def blocks_of(diffs: Sequence[FileDiff]) -> list[Block]:
-    """Every run of changed lines."""
-    found: list[Block] = []
-    for number, diff, hunk in numbered(diffs):
-        path = shown(diff.new if diff.old is None else diff.old)
-        for line, removed, added in _runs(hunk) if hunk else ():
-            found.append(Block(path, number, line, tuple(removed), tuple(added)))
-    return found
+def changed_runs(diffs: Sequence[FileDiff]) -> list[ChangedRun]:
+    """Every run of changed lines of a patch, in order."""
+    return [
+        ChangedRun(diff.old_path, number, line, tuple(removed), tuple(added))
+        for number, diff, hunk in numbered_hunks(diffs)
+        for line, removed, added in (_runs(hunk) if hunk else ())
+    ]
 
 
 def _runs(hunk: Hunk) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
@@ -138,11 +101,11 @@ def _runs(hunk: Hunk) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
         at += len(removed) if changed else len(run)
 
 
-def moves(
+def hunk_moves(
     before: tuple[FileDiff, ...],
     after: tuple[FileDiff, ...],
-    read_before: Read,
-    read_after: Read,
+    read_before: ReadFile,
+    read_after: ReadFile,
     renames: Mapping[str, str],
 ) -> tuple[HunkMove, ...]:
     """What became of every hunk with text of the old patch.
@@ -151,38 +114,36 @@ def moves(
         read_before, read_after: the trees that the two patches apply to.
         renames: old path to new path, where upstream moved a file.
     """
-    old, new = blocks_of(before), blocks_of(after)
+    old, new = changed_runs(before), changed_runs(after)
     partner = _pair(old, new, renames)
-    hunks = {number: hunk for number, _, hunk in numbered(before)}
-    new_hunks = {number: hunk for number, _, hunk in numbered(after)}
-    found = []
-    for number in dict.fromkeys(block.hunk for block in old):
-        own = [index for index, block in enumerate(old) if block.hunk == number]
-        met = [index for index in own if index in partner]
-        place = _place(old[own[0]], hunks[number], read_before)
-        if not met:
-            found.append(HunkMove(number, place, None, False))
+    hunks = {number: hunk for number, _, hunk in numbered_hunks(before)}
+    new_hunks = {number: hunk for number, _, hunk in numbered_hunks(after)}
+    moves = []
+    for number in dict.fromkeys(run.hunk for run in old):
+        own = [index for index, run in enumerate(old) if run.hunk == number]
+        paired = [index for index in own if index in partner]
+        place = _place(old[paired[0] if paired else own[0]], hunks[number], read_before)
+        if not paired:
+            moves.append(HunkMove(number, place, None, False))
             continue
-        if met[0] != own[0]:
-            place = _place(old[met[0]], hunks[number], read_before)
-        target = new[partner[met[0]]]
-        there = _place(target, new_hunks[target.hunk], read_after)
-        whole = all(index in partner and _key(old[index]) == _key(new[partner[index]]) for index in own)
-        found.append(HunkMove(number, place, there, whole))
-    return tuple(found)
+        target = new[partner[paired[0]]]
+        place_after = _place(target, new_hunks[target.hunk], read_after)
+        whole = all(index in partner and _text(old[index]) == _text(new[partner[index]]) for index in own)
+        moves.append(HunkMove(number, place, place_after, whole))
+    return tuple(moves)
 
 
-def _key(block: Block) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    return block.removed, block.added
+def _text(run: ChangedRun) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    return run.removed, run.added
 
 
-def _pair(old: Sequence[Block], new: Sequence[Block], renames: Mapping[str, str]) -> dict[int, int]:
-    """Index of an old block to index of a new one: equal blocks first, then those between equal neighbours."""
+def _pair(old: Sequence[ChangedRun], new: Sequence[ChangedRun], renames: Mapping[str, str]) -> dict[int, int]:
+    """Index of an old run to index of a new one: equal runs first, then those between equal neighbours."""
     partner: dict[int, int] = {}
-    for path in dict.fromkeys(block.path for block in old):
-        mine = [index for index, block in enumerate(old) if block.path == path]
-        theirs = [index for index, block in enumerate(new) if block.path in (path, renames.get(path, path))]
-        left, right = [_key(old[i]) for i in mine], [_key(new[i]) for i in theirs]
+    for path in dict.fromkeys(run.path for run in old):
+        mine = [index for index, run in enumerate(old) if run.path == path]
+        theirs = [index for index, run in enumerate(new) if run.path in (path, renames.get(path, path))]
+        left, right = [_text(old[i]) for i in mine], [_text(new[i]) for i in theirs]
         matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
         for kind, a, b, c, d in matcher.get_opcodes():
             if kind == "equal" or (kind == "replace" and b - a == d - c):
@@ -190,26 +151,33 @@ def _pair(old: Sequence[Block], new: Sequence[Block], renames: Mapping[str, str]
     return partner
 
 
-def _place(block: Block, hunk: Hunk | None, read: Read) -> Place:
-    content = read(block.path)
+def _place(run: ChangedRun, hunk: Hunk | None, read: ReadFile) -> HunkPlace:
+    content = read(run.path)
     if content is None or hunk is None:
-        return Place(block.path, block.line, "", 0)
+        return HunkPlace(run.path, run.line, "", 0)
     lines = split_lines(content)
     wanted = hunk.old_lines()
-    at = block.line - 1 if block.removed else block.line - 2
+    at = run.line - 1 if run.removed else run.line - 2
     function = ""
-    if has_functions(block.path):
-        function = enclosing(lines, at) if block.removed else enclosing([*lines[: at + 1], b"\n"], at + 1)
-    return Place(block.path, block.line, function, len(find_places(lines, wanted)) if wanted else 0)
+    if has_functions(run.path):
+        # An added line is not in the file yet: a blank one stands for it.
+        function = (
+            enclosing_function(lines, at)
+            if run.removed
+            else enclosing_function([*lines[: at + 1], b"\n"], at + 1)
+        )
+    return HunkPlace(run.path, run.line, function, len(find_places(lines, wanted)) if wanted else 0)
 
 
-def collateral(before: Sequence[FileDiff], after: Sequence[FileDiff]) -> tuple[tuple[str, bytes], ...]:
+def newly_removed_lines(
+    before: Sequence[FileDiff], after: Sequence[FileDiff]
+) -> tuple[tuple[str, bytes], ...]:
     """Lines that the new patch removes and the old one did not: (path, line). Blank ones do not count."""
-    had = Counter(line.strip() for block in blocks_of(before) for line in block.removed)
-    found: list[tuple[str, bytes]] = []
-    for block in blocks_of(after):
-        put_back = Counter(line.strip() for line in block.added)
-        for line in block.removed:
+    had = Counter(line.strip() for run in changed_runs(before) for line in run.removed)
+    new: list[tuple[str, bytes]] = []
+    for run in changed_runs(after):
+        put_back = Counter(line.strip() for line in run.added)
+        for line in run.removed:
             text = line.strip()
             if not text:
                 continue
@@ -218,10 +186,5 @@ def collateral(before: Sequence[FileDiff], after: Sequence[FileDiff]) -> tuple[t
             elif put_back[text]:
                 put_back[text] -= 1
             else:
-                found.append((block.path, line.rstrip(b"\r\n")))
-    return tuple(found)
-
-
-def parsed(git: Git, old: str, new: str) -> tuple[FileDiff, ...]:
-    """The diff of two trees, taken apart."""
-    return parse_diff(tree_diff(git, old, new)) if old != new else ()
+                new.append((run.path, line.rstrip(b"\r\n")))
+    return tuple(new)

@@ -1,4 +1,4 @@
-"""A patch file: author, date, message and diff, read by `git mailinfo` as `git am` would read them."""
+"""A patch file: author, date, message and diff, read by `git mailinfo` just as `git am` reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN_DATE = "1577836800 +0000"
 
 @dataclass(frozen=True)
 class Identity:
-    """Who and when.
+    """Who wrote a commit, and when.
 
     Attributes:
         date: git's raw form, seconds since the epoch and offset: `1764374400 +0100`.
@@ -29,8 +29,8 @@ class Identity:
     date: str
 
     def environment(self) -> dict[str, str]:
-        """For `git commit-tree`: this author, and the fixed committer that makes commit ids reproducible."""
-        # The @ makes git take small numbers for seconds, too.
+        """For `git commit-tree`: this author, and a fixed committer, so that commit ids are reproducible."""
+        # Without the @, git does not take a small number for seconds.
         return {
             "GIT_AUTHOR_NAME": self.name,
             "GIT_AUTHOR_EMAIL": self.email,
@@ -43,10 +43,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class PatchMail:
-    """What a patch file says.
+    """The content of a patch file.
 
     Attributes:
-        message: subject, blank line, body; UTF-8, cleaned as `git commit` cleans it.
+        message: subject, blank line, body; UTF-8, cleaned up as `git commit` does.
         diff: the diff, byte for byte.
     """
 
@@ -57,6 +57,24 @@ class PatchMail:
     @property
     def subject(self) -> str:
         return self.message.split("\n", 1)[0]
+
+
+@dataclass(frozen=True)
+class NamedPatch:
+    """A patch to apply, and what to call it.
+
+    Attributes:
+        label: for messages, e.g. its path.
+        title: what its name in a series is made of.
+        strip: leading path components to drop.
+        tree: the tree that it must give; empty if none is recorded.
+    """
+
+    label: str
+    mail: PatchMail
+    title: str = ""
+    strip: int = 1
+    tree: str = ""
 
 
 def read_patch(data: bytes, name: str) -> PatchMail:
@@ -73,9 +91,10 @@ def read_patch(data: bytes, name: str) -> PatchMail:
         raise PyggmlError(f"{name}: the patch file is empty", "Restore it (git checkout -- patches).")
     refuse_crlf(data, name)
     if not data.startswith(b"From "):
-        # mailinfo skips to the first header; without the envelope line it would take a leading blank for the body
+        # mailinfo skips to the first header. Without the envelope line it would take a leading blank line
+        # for the end of the headers.
         data = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n" + data
-    data = _readable(data)
+    data = _in_utf8(data)
     with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
         try:
             info = run_outside(
@@ -100,19 +119,19 @@ def read_patch(data: bytes, name: str) -> PatchMail:
     subject = fields.get("Subject", "")
     if not diff.strip():
         raise PyggmlError(
-            f"{name}: there is no diff in it: the file is cut off or empty",
+            f"{name}: there is no diff in it: the file is truncated or empty",
             "Restore it (git checkout -- patches).",
         )
     message = clean_message(subject + "\n\n" + body.decode("utf-8", "replace"))
     if not message:
-        raise PyggmlError(f"{name}: there is no subject in it", "Give it a line `Subject: [PATCH] …`.")
+        raise PyggmlError(f"{name}: there is no subject in it", "Add a line `Subject: [PATCH] …`.")
     author = fields.get("Author") or fields.get("Email") or UNKNOWN_AUTHOR[0]
     date = raw_date(fields.get("Date", ""))
     return PatchMail(Identity(author, fields.get("Email") or UNKNOWN_AUTHOR[1], date), message, diff)
 
 
-def _readable(data: bytes) -> bytes:
-    """The file with its message in UTF-8: one of undeclared encoding that is not UTF-8 is taken for Latin-1."""
+def _in_utf8(data: bytes) -> bytes:
+    """The file with its message in UTF-8; a message that is not UTF-8 and declares no encoding is read as Latin-1."""
     match = re.search(rb"^(---$|diff )", data, re.MULTILINE)
     head, rest = (data[: match.start()], data[match.start() :]) if match else (data, b"")
     try:
@@ -135,7 +154,7 @@ def refuse_crlf(data: bytes, name: str) -> None:
 
 
 def clean_message(text: str) -> str:
-    """As `git stripspace`: no trailing blanks, no blank lines at the ends, single blank lines between."""
+    """As `git stripspace`: no trailing blanks, no blank lines at either end, never two blank lines in a row."""
     lines = [line.rstrip() for line in text.split("\n")]
     kept: list[str] = []
     for line in lines:
@@ -147,7 +166,7 @@ def clean_message(text: str) -> str:
 
 
 def raw_date(text: str) -> str:
-    """git's raw date of an RFC 2822 date; a fixed one if there is none that can be read."""
+    """git's raw date of an RFC 2822 date; a fixed date if `text` is not one."""
     try:
         when = parsedate_to_datetime(text)
         seconds = int(when.timestamp())

@@ -1,9 +1,9 @@
-"""Where a hunk belongs: at its stated line, at one other place, or nowhere to be trusted.
+"""Where a hunk belongs: at its stated line, at the one other place that fits, or nowhere that is certain.
 
 `git apply` and `git am` look for a hunk's old lines outwards from the stated line and take the nearest
-match (git's apply.c, `find_pos`), even where the same lines stand several times. A hunk that moved is
-accepted here only if there is exactly one place for it; so is one behind a hunk that moved, since then
-its stated line is no evidence.
+match (git's apply.c, `find_pos`), even if the same lines occur several times. Here a hunk that moved is
+accepted only if exactly one place fits. The same goes for every hunk after one that moved: its stated line
+proves nothing then.
 """
 
 from __future__ import annotations
@@ -12,32 +12,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
-from pyggml.series.patchfile.diff import FileDiff, Hunk, split_lines
+from pyggml.series.patchfile.diff import FileDiff, Hunk, path_text, split_lines
+
+ReadFile = Callable[[str], bytes | None]
+"""The content of a file by its path; None if there is no such file."""
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedHunk:
     """Where one hunk went.
 
     Attributes:
         path: the file.
-        stated: the line (from 1) that the hunk's header names, after the offsets of earlier hunks.
-        found: the line where its old lines stand.
-        candidates: the number of places in the file where they stand.
+        stated: the line (from 1) that the hunk's header names.
+        actual: the line at which the file has its old lines.
+        candidates: the number of places at which the file has them.
     """
 
     path: str
     stated: int
-    found: int
+    actual: int
     candidates: int
 
     @property
     def offset(self) -> int:
-        return self.found - self.stated
+        return self.actual - self.stated
 
 
 def find_places(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
-    """Every index in `lines` at which the run `wanted` stands."""
+    """Every index in `lines` at which the lines `wanted` begin."""
     if not wanted:
         return list(range(len(lines) + 1))
     first, count = wanted[0], len(wanted)
@@ -48,19 +51,19 @@ def find_places(lines: Sequence[bytes], wanted: Sequence[bytes]) -> list[int]:
     ]
 
 
-def place(diff: FileDiff, old: bytes) -> tuple[FileDiff, tuple[Placed, ...]]:
+def place(diff: FileDiff, old: bytes) -> tuple[FileDiff, tuple[PlacedHunk, ...]]:
     """Place every hunk of `diff` in the file content `old`.
 
     Returns:
-        the diff with every header naming the true line, and where each hunk went.
+        the diff with the actual line in every header, and where each hunk went.
 
     Raises:
-        PyggmlError: a hunk's old lines stand nowhere, or only at several places that are not the stated one.
+        PyggmlError: the file has a hunk's old lines nowhere, or at several places but not at the stated line.
     """
     lines = split_lines(old)
     path = diff.path.decode("utf-8", "backslashreplace")
     hunks: list[Hunk] = []
-    placed: list[Placed] = []
+    placed: list[PlacedHunk] = []
     drift = 0
     growth = 0
     floor = 0
@@ -68,42 +71,41 @@ def place(diff: FileDiff, old: bytes) -> tuple[FileDiff, tuple[Placed, ...]]:
         wanted = hunk.old_lines()
         stated = max(hunk.old_start - (1 if hunk.old_count else 0), 0)
         if drift == 0 and stated >= floor and lines[stated : stated + len(wanted)] == wanted:
-            found, candidates = stated, 1
+            at, candidates = stated, 1
         else:
             places = [index for index in find_places(lines, wanted) if index >= floor]
             candidates = len(places)
             if not places or not wanted:
                 raise PyggmlError(
-                    f"{path}: hunk {number} (line {hunk.old_start}) does not apply: its old lines stand nowhere",
+                    f"{path}: hunk {number} (line {hunk.old_start}) does not apply: "
+                    "the file does not have its old lines",
                     "The patch is for another version of this file, or another patch must come first.",
                 )
             if candidates > 1:
                 raise PyggmlError(
                     f"{path}: hunk {number} (line {hunk.old_start}) fits in {candidates} places "
                     f"(lines {', '.join(str(index + 1) for index in places[:6])})",
-                    "It is not guessed: correct the hunk's line number, or give the hunk more context.",
+                    "pyggml does not guess: correct the hunk's line number, or give the hunk more context.",
                 )
-            found = places[0]
-        drift = found - stated
+            at = places[0]
+        drift = at - stated
         hunks.append(
             replace(
                 hunk,
                 old_start=hunk.old_start + drift,
-                new_start=found + growth + (1 if hunk.new_count else 0),
+                new_start=at + growth + (1 if hunk.new_count else 0),
             )
         )
-        placed.append(Placed(path, stated + 1, found + 1, candidates))
+        placed.append(PlacedHunk(path, stated + 1, at + 1, candidates))
         growth += hunk.new_count - hunk.old_count
-        floor = found + len(wanted)
+        floor = at + len(wanted)
     return replace(diff, hunks=tuple(hunks)), tuple(placed)
 
 
-def place_all(
-    diffs: Sequence[FileDiff], read: Callable[[bytes], bytes | None]
-) -> tuple[bytes, tuple[Placed, ...]]:
-    """Place a whole patch; `read` gives a file's content before the patch, or None where there is none.
+def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[PlacedHunk, ...]]:
+    """Place every hunk of a patch; `read` gives the files as they are before it.
 
-    A patch that names one file several times is placed step by step, each on the result before.
+    If the patch names a file several times, each diff is placed on the result of the one before.
 
     Returns:
         the patch with exact line numbers, ready for `git apply`, and where every hunk went.
@@ -112,41 +114,32 @@ def place_all(
         PyggmlError: as `place`, or a file that the patch changes does not exist.
     """
     out: list[bytes] = []
-    places: list[Placed] = []
+    places: list[PlacedHunk] = []
     now: dict[bytes, bytes | None] = {}
     for diff in diffs:
         if diff.old is None or not diff.hunks:
-            out.extend(diff_bytes(diff))
+            out.extend(diff.lines())
             if diff.new is not None and diff.hunks:
                 now[diff.new] = b"".join(diff.hunks[0].new_lines())
             continue
-        old = now[diff.old] if diff.old in now else read(diff.old)
+        old = now[diff.old] if diff.old in now else read(path_text(diff.old))
         if old is None:
             raise PyggmlError(
-                f"{diff.old.decode('utf-8', 'backslashreplace')}: the patch changes it, but there is no such file",
+                f"{diff.old.decode('utf-8', 'backslashreplace')}: the patch changes this file, but it does not exist",
                 "The patch is for another version, or another patch must come first.",
             )
         exact, where = place(diff, old)
         places.extend(where)
-        out.extend(diff_bytes(exact))
+        out.extend(exact.lines())
         if diff.new is not None:
-            now[diff.new] = result(exact, old)
+            now[diff.new] = patched(exact, old)
         if diff.new != diff.old:
             now[diff.old] = None
     return b"".join(out), tuple(places)
 
 
-def diff_bytes(diff: FileDiff) -> list[bytes]:
-    """The diff of one file as lines."""
-    lines = list(diff.header)
-    for hunk in diff.hunks:
-        lines.append(hunk.header())
-        lines.extend(hunk.lines)
-    return [*lines, *diff.tail]
-
-
-def result(diff: FileDiff, old: bytes) -> bytes:
-    """The content after an exactly placed diff."""
+def patched(diff: FileDiff, old: bytes) -> bytes:
+    """The file content `old` after `diff`, whose line numbers are exact."""
     lines = split_lines(old)
     out: list[bytes] = []
     at = 0

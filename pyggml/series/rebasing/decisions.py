@@ -1,13 +1,14 @@
-"""What a person decided in a rebase, written down so that it replays anywhere.
+"""What the user decided in a rebase, written down so that it can be replayed anywhere.
 
-`patches/<pin>/resolutions/` holds `rebase.toml`, which says for each patch of the old series what became of
-it, and one `<name>.patch` for each patch that a merge alone did not give: the difference between the
-mechanical merge (with its conflict marks, whose text is the same everywhere) and the result. That file
-serves for a resolved conflict and for what was adapted after a clean merge alike.
+`patches/<pin>/resolutions/` has `rebase.toml`, which says what became of each patch of the old series, and one
+`<name>.patch` for each patch that the merge alone did not give: the difference between the mechanical merge (with
+its conflict marks, whose text is the same everywhere) and the result. It serves both for a resolved conflict and
+for a patch that was adapted after a clean merge.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,25 +18,29 @@ from typing import Any
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.diff import parse_diff
-from pyggml.series.patchfile.hunks import reader, tree_diff
+from pyggml.series.patchfile.hunks import changed_runs
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.stack.commits import scratch_index
+from pyggml.series.stack.merge import ConflictLabels
+from pyggml.series.stack.trees import parsed_tree_diff, tree_diff, tree_reader
 
 DIRECTORY = "resolutions"
 DECISIONS_FILE = "rebase.toml"
-ACTIONS = ("pick", "skip", "upstream")
+PICK, SKIP, IN_UPSTREAM = "pick", "skip", "upstream"
+LABELS = ConflictLabels("upstream", "patch's base", "patch")
+"""The labels of every conflict; the recorded resolutions contain them."""
 _HEADER = re.compile(rb"^(Mechanical-Tree|Resolved-Tree): ([0-9a-f]{40,64})$", re.MULTILINE)
 _ENTRY_KEYS = {"purpose": "purpose", "drop-when": "drop_when", "proof": "proof", "fails-with": "fails_with"}
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The way from a mechanical merge to the result.
+    """How the result of a mechanical merge was changed.
 
     Attributes:
-        mechanical, resolved: tree ids; on another mechanical tree the diff must still fit without a doubt.
-        diff: empty where a conflict without marks (a file that upstream deleted, a binary one) was decided
-            for what the merge left there.
+        mechanical, resolved: tree ids; on another mechanical tree the diff must still fit unambiguously.
+        diff: empty if a conflict without marks (a file that upstream deleted, a binary one) was resolved
+            with what the merge left there.
     """
 
     mechanical: str
@@ -45,22 +50,22 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided on one patch.
+    """What was decided about one patch.
 
     Attributes:
         action: `pick`, `skip` (left out) or `upstream` (left out, because upstream has it).
-        reason: for a patch that is left out, the evidence.
+        reason: why a patch is left out.
         confirmed: hunks whose enclosing function changed on purpose (`HunkMove.key`).
-        message: the commit message, where it differs from the old one.
+        message: the commit message, if it differs from the old one.
         entry: fields of `series.toml` that differ from the old ones.
         resolution: how the mechanical merge became the result.
-        change: of a patch that is left out, the id of what it changed (`change_id`): the decision holds
+        change: for a patch that is left out, the id of what it changed (`change_id`); the decision holds
             for that change only.
         verdict: in words, for readers of the file.
     """
 
     name: str
-    action: str = "pick"
+    action: str = PICK
     reason: str = ""
     confirmed: tuple[str, ...] = ()
     message: str | None = None
@@ -71,7 +76,7 @@ class Decision:
 
 
 def make_resolution(git: Git, mechanical: str, resolved: str, *, conflicting: bool) -> Resolution | None:
-    """None if the merge needs nothing; a merge that conflicts needs a word even if its tree is right."""
+    """The resolution; None if the merge needs none. One that conflicts needs it even if its tree is right."""
     if mechanical == resolved:
         return Resolution(mechanical, resolved, b"") if conflicting else None
     return Resolution(mechanical, resolved, tree_diff(git, mechanical, resolved, "--no-renames"))
@@ -81,18 +86,14 @@ def replay(git: Git, resolution: Resolution, mechanical: str) -> str:
     """The resolved tree on the tree `mechanical`.
 
     Raises:
-        PyggmlError: the resolution was recorded for another merge and does not fit this one without a doubt.
+        PyggmlError: the resolution was recorded for another merge and does not fit this one unambiguously.
     """
     if not resolution.diff:
         if mechanical != resolution.mechanical:
-            raise PyggmlError("what the merge leaves was accepted as it was, and it is another now")
+            raise PyggmlError("the merge was accepted as it was, but it has another result now")
         return mechanical
-    read = reader(git, mechanical)
-    exact, _ = place_all(
-        parse_diff(resolution.diff), lambda path: read(path.decode("utf-8", "surrogateescape"))
-    )
-    with scratch_index(git) as index:
-        index.run("read-tree", mechanical)
+    exact, _ = place_all(parse_diff(resolution.diff), tree_reader(git, mechanical))
+    with scratch_index(git, mechanical) as index:
         index.run("apply", "--cached", "-", stdin=exact)
         tree = index.text("write-tree")
     if mechanical == resolution.mechanical and tree != resolution.resolved:
@@ -104,7 +105,7 @@ def replay(git: Git, resolution: Resolution, mechanical: str) -> str:
 
 
 def read_decisions(directory: Path, source: str) -> dict[str, Decision]:
-    """The decisions for a rebase from pin `source`, by patch name in their order; none if there are none.
+    """The decisions for a rebase from pin `source`, by patch name, in order.
 
     Args:
         directory: the `resolutions` directory of the new pin.
@@ -120,20 +121,30 @@ def read_decisions(directory: Path, source: str) -> dict[str, Decision]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PyggmlError(f"{path}: not valid TOML: {error}", "Mend the file, or restore it.") from error
+        raise PyggmlError(f"{path}: not valid TOML: {error}", "Correct the file, or restore it.") from error
     if document.get("from") != source:
         return {}
     entries = document.get("patch", [])
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Mend the file, or restore it.")
-    found = [_read_decision(path, entry) for entry in entries]
-    return {decision.name: decision for decision in found}
+        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Correct the file, or restore it.")
+    decisions = [_read_decision(path, entry) for entry in entries]
+    return {decision.name: decision for decision in decisions}
+
+
+def change_id(git: Git, before: str, after: str) -> str:
+    """An id of what a patch removes and adds, whatever it applies to."""
+    digest = hashlib.sha256()
+    for run in changed_runs(parsed_tree_diff(git, before, after)):
+        path = run.path.encode("utf-8", "surrogateescape")
+        for part in (path, *run.removed, b"\0", *run.added, b"\0\0"):
+            digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _read_decision(path: Path, entry: dict[str, Any]) -> Decision:
     try:
-        name, action = str(entry["name"]), str(entry.get("action", "pick"))
-        if action not in ACTIONS or "/" in name or name.startswith("."):
+        name, action = str(entry["name"]), str(entry.get("action", PICK))
+        if action not in (PICK, SKIP, IN_UPSTREAM) or "/" in name or name.startswith("."):
             raise ValueError(f"{name}: action {action!r}")
         confirmed = tuple(str(key) for key in entry.get("confirmed", []))
         message = entry.get("message")
@@ -144,7 +155,7 @@ def _read_decision(path: Path, entry: dict[str, Any]) -> Decision:
         }
     except (KeyError, ValueError, TypeError) as error:
         raise PyggmlError(
-            f"{path}: a decision is malformed: {error}", "Mend it, or restore the file."
+            f"{path}: a decision is malformed: {error}", "Correct it, or restore the file."
         ) from error
     file = path.with_name(f"{name}.patch")
     resolution = _read_resolution(file) if file.is_file() else None
@@ -159,14 +170,14 @@ def _read_resolution(path: Path) -> Resolution:
     fields = dict(_HEADER.findall(head))
     if len(fields) != 2 or (not diff and len(set(fields.values())) != 1):
         raise PyggmlError(
-            f"{path}: not a recorded resolution, or cut off",
+            f"{path}: not a recorded resolution, or truncated",
             "Restore it (git checkout -- patches), or remove it and resolve the conflict again.",
         )
     return Resolution(fields[b"Mechanical-Tree"].decode(), fields[b"Resolved-Tree"].decode(), diff)
 
 
 def decision_files(source: str, onto: str, decisions: Mapping[str, Decision]) -> dict[str, bytes]:
-    """The content of the `resolutions` directory: file name to bytes, the same for the same decisions."""
+    """The content of the `resolutions` directory: file name to bytes. The same decisions give the same bytes."""
     import tomlkit
 
     document = tomlkit.document()

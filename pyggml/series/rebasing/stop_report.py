@@ -1,4 +1,4 @@
-"""Everything that a person needs to resolve one stop of a rebase, as data and as a text to read."""
+"""What the user needs to know to resolve one stop of a rebase, as data and as text."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyggml.git import Git
-from pyggml.series.patchfile.diff import FileDiff, Hunk, split_lines
-from pyggml.series.patchfile.hunks import Read, numbered, parsed, reader, shown
-from pyggml.series.patchfile.placement import diff_bytes
-from pyggml.series.rebasing.plan import Plan, Stop
+from pyggml.series.patchfile.diff import FileDiff, Hunk, path_text, split_lines
+from pyggml.series.patchfile.hunks import numbered_hunks
+from pyggml.series.patchfile.placement import ReadFile
+from pyggml.series.rebasing.plan import RebasePlan, RebaseStop
 from pyggml.series.rebasing.state import KINDS
-from pyggml.series.rebasing.verdict import renamed_paths
+from pyggml.series.stack.trees import parsed_tree_diff, renamed_paths, tree_reader
+from pyggml.series.worktree.sequencer import REBASE
 
 _CONFLICT = re.compile(
     rb"^<<<<<<< [^\n]*\n(?P<ours>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)^=======\n(?P<theirs>.*?)^>>>>>>> [^\n]*$",
     re.MULTILINE | re.DOTALL,
 )
 MARGIN = 3
-"""Lines around a hunk in which a change of upstream counts as being under it."""
+"""How many lines from a hunk a change of upstream still counts as being under it."""
 
 
 @dataclass(frozen=True)
 class ConflictHunk:
-    """One marked place; `line` is that of its first mark in the worktree's file."""
+    """One marked place; `line` is the line of its first mark in the worktree's file."""
 
     line: int
     ours: str
@@ -53,11 +54,11 @@ class ConflictFile:
 
 @dataclass(frozen=True)
 class Traces:
-    """What of the patch the new upstream says too, in files that changed too much for a hunk to be recognised.
+    """How much of the patch the new upstream has line by line, where files changed too much to recognise a hunk.
 
     Attributes:
-        standing, added: how many of the lines that the patch adds stand in the same files upstream, of how many.
-        gone, removed: how many of the lines that it removes stand there no more, of how many.
+        standing, added: lines that the patch adds: how many the same files upstream have, and all of them.
+        gone, removed: lines that it removes: how many the same files upstream do not have, and all of them.
     """
 
     standing: int
@@ -67,15 +68,15 @@ class Traces:
 
 
 @dataclass(frozen=True)
-class Dossier:
+class StopReport:
     """One stop.
 
     Attributes:
         upstream_hunks: numbers of the patch's hunks that upstream has already.
-        traces: the same line by line, wherever in the file: a hint, no proof.
-        functions: hunks that stand in another function now: `path: old -> new`.
+        traces: the same line by line, anywhere in the file: a hint, no proof.
+        functions: hunks that are in another function now: `path: old -> new`.
         worktree: where to edit.
-        commands: what can be done next, with what it means.
+        commands: what can be done next, and what each command means.
     """
 
     kind: str
@@ -99,18 +100,18 @@ class Dossier:
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
-def make_dossier(plan: Plan, stop: Stop, worktree: Path) -> Dossier:
-    """Collect it; reads objects only."""
+def make_report(plan: RebasePlan, stop: RebaseStop, worktree: Path) -> StopReport:
+    """The report on a stop; reads objects only."""
     git = plan.onto.git
-    diffs = parsed(git, stop.base, stop.theirs)
+    diffs = parsed_tree_diff(git, stop.base, stop.theirs)
     renames = renamed_paths(git, plan.source.pin.tree, plan.onto.pin.tree)
     back = {new: old for old, new in renames.items()}
-    now, before = reader(git, stop.merged.tree), reader(git, stop.base)
+    now, before = tree_reader(git, stop.merged.tree), tree_reader(git, stop.base)
     files = tuple(
         _file(git, stop, path, back.get(path, path), diffs, now, before) for path in stop.merged.paths
     )
     functions = stop.unconfirmed if stop.kind == "confirm" else ()
-    return Dossier(
+    return StopReport(
         stop.kind,
         stop.patch.name,
         stop.number,
@@ -122,23 +123,22 @@ def make_dossier(plan: Plan, stop: Stop, worktree: Path) -> Dossier:
         stop.patch.drop_when,
         stop.patch.proof,
         files,
-        len(numbered(diffs)),
-        stop.judged.upstream,
+        len(numbered_hunks(diffs)),
+        stop.comparison.upstream,
         functions,
-        stop.judged.deleted,
+        stop.comparison.deleted,
         stop.note,
         str(worktree),
-        _traces(diffs, reader(git, plan.onto.pin.tree), renames),
-        _commands(stop, worktree),
+        _traces(diffs, tree_reader(git, plan.onto.pin.tree), renames),
+        _commands(stop),
     )
 
 
-def _traces(diffs: tuple[FileDiff, ...], read: Read, renames: Mapping[str, str]) -> Traces:
-    """Lines are compared without their blanks at both ends; those of fewer than four characters say nothing."""
+def _traces(diffs: tuple[FileDiff, ...], read: ReadFile, renames: Mapping[str, str]) -> Traces:
+    """Lines are compared without blanks at either end; those of fewer than four characters do not count."""
     counts = Counter[str]()
     for diff in diffs:
-        path = shown(diff.new if diff.old is None else diff.old)
-        content = read(path) or read(renames.get(path, path)) or b""
+        content = read(diff.old_path) or read(renames.get(diff.old_path, diff.old_path)) or b""
         lines = {line.strip() for line in split_lines(content)}
         for hunk in diff.hunks:
             for line in hunk.lines:
@@ -149,21 +149,21 @@ def _traces(diffs: tuple[FileDiff, ...], read: Read, renames: Mapping[str, str])
     return Traces(counts["standing"], counts["added"], counts["gone"], counts["removed"])
 
 
-def _commands(stop: Stop, worktree: Path) -> dict[str, str]:
-    go = "pyggml patch rebase --continue"
-    found = {go: "after editing there"}
+def _commands(stop: RebaseStop) -> dict[str, str]:
+    resume = REBASE.resume
+    commands = {resume: "after editing there"}
     if stop.kind == "confirm":
-        found = {f"{go} --confirm": "the hunks are where they belong", **found}
+        commands = {f"{resume} --confirm": "the hunks are where they belong", **commands}
     gone = [s.path for s in stop.merged.stages if s.stage == 3 and _kind(stop, s.path) == "deleted upstream"]
     if gone:
-        found[f"{go} --remove {gone[0]}"] = "the file is to stay deleted, after `git rm` of it there"
-    found["pyggml patch rebase --skip --reason TEXT"] = "leave the patch out"
-    found["pyggml patch rebase --skip --upstream --reason TEXT"] = "leave it out: upstream does it already"
-    found["pyggml patch rebase --abort"] = "everything stays as it was before the rebase"
-    return found
+        commands[f"{resume} --remove {gone[0]}"] = "the file stays deleted, after `git rm` of it there"
+    commands[REBASE.skip] = "leave the patch out"
+    commands[REBASE.skip.replace("--skip", "--skip --upstream")] = "leave it out: upstream does it already"
+    commands[REBASE.abort] = "everything stays as it was before the rebase"
+    return commands
 
 
-def _kind(stop: Stop, path: str) -> str:
+def _kind(stop: RebaseStop, path: str) -> str:
     stages = {stage.stage for stage in stop.merged.stages if stage.path == path}
     kinds = {
         (1, 2, 3): "content",
@@ -175,7 +175,13 @@ def _kind(stop: Stop, path: str) -> str:
 
 
 def _file(
-    git: Git, stop: Stop, path: str, old: str, diffs: tuple[FileDiff, ...], now: Read, before: Read
+    git: Git,
+    stop: RebaseStop,
+    path: str,
+    old: str,
+    diffs: tuple[FileDiff, ...],
+    now: ReadFile,
+    before: ReadFile,
 ) -> ConflictFile:
     content = now(path) or b""
     hunks = tuple(
@@ -187,70 +193,72 @@ def _file(
         )
         for match in _CONFLICT.finditer(content)
     )
-    own = [diff for diff in diffs if old in (shown(diff.old), shown(diff.new))]
+    own = [diff for diff in diffs if old in (path_text(diff.old), path_text(diff.new))]
     changed = _under(git, stop, old, path, own, before)
-    return ConflictFile(path, _kind(stop, path), hunks, changed, _text(b"".join(_lines(own))))
+    return ConflictFile(
+        path,
+        _kind(stop, path),
+        hunks,
+        changed,
+        _text(b"".join(line for diff in own for line in diff.lines())),
+    )
 
 
-def _under(git: Git, stop: Stop, old: str, new: str, own: list[FileDiff], before: Read) -> str:
+def _under(git: Git, stop: RebaseStop, old: str, new: str, own: list[FileDiff], before: ReadFile) -> str:
     """The hunks of upstream's change of the file that touch what the patch touches."""
     spans = [(h.old_start - MARGIN, h.old_start + h.old_count + MARGIN) for diff in own for h in diff.hunks]
     if before(old) is None or not spans:
         return ""
-    changes = parsed(git, stop.base, stop.ours)
-    found: list[bytes] = []
-    for diff in changes:
-        if old not in (shown(diff.old), shown(diff.new)) and shown(diff.new) != new:
+    touching: list[bytes] = []
+    for diff in parsed_tree_diff(git, stop.base, stop.ours):
+        if old not in (path_text(diff.old), path_text(diff.new)) and path_text(diff.new) != new:
             continue
         if diff.new is None:
             return f"upstream removed {old} ({len(split_lines(before(old) or b''))} lines)\n"
         for hunk in diff.hunks:
             if any(_touches(hunk, span) for span in spans):
-                found += [hunk.header(), *hunk.lines]
-    return _text(b"".join(found))
+                touching += [hunk.header(), *hunk.lines]
+    return _text(b"".join(touching))
 
 
 def _touches(hunk: Hunk, span: tuple[int, int]) -> bool:
     return hunk.old_start < span[1] and span[0] < hunk.old_start + max(hunk.old_count, 1)
 
 
-def _lines(diffs: list[FileDiff]) -> list[bytes]:
-    return [line for diff in diffs for line in diff_bytes(diff)]
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def dossier_text(dossier: Dossier, *, brief: bool = False) -> str:
-    """For reading, in Markdown; `brief` leaves out what the worktree shows anyway."""
-    d = dossier
+def report_text(report: StopReport, *, brief: bool = False) -> str:
+    """The report in Markdown; `brief` leaves out what the worktree shows anyway."""
     out = [
-        f"# Patch {d.patch} ({d.number} of {d.total}), from pin {d.source} onto {d.onto}: {KINDS[d.kind]}",
+        f"# Patch {report.patch} ({report.number} of {report.total}), "
+        f"from pin {report.source} onto {report.onto}: {KINDS[report.kind]}",
         "",
-        *_paragraph("Purpose", d.purpose),
-        *_paragraph("Can be dropped when", d.drop_when),
-        *_paragraph("Proof", ", ".join(d.proof)),
-        *_paragraph("Note", d.note),
+        *_paragraph("Purpose", report.purpose),
+        *_paragraph("Can be dropped when", report.drop_when),
+        *_paragraph("Proof", ", ".join(report.proof)),
+        *_paragraph("Note", report.note),
     ]
-    if d.upstream_hunks:
-        numbers = ", ".join(map(str, d.upstream_hunks))
+    if report.upstream_hunks:
+        numbers = ", ".join(map(str, report.upstream_hunks))
         out += [
-            f"{len(d.upstream_hunks)} of {d.hunks} hunks are upstream already ({numbers}): "
-            "the patch that is left is smaller.",
+            f"{len(report.upstream_hunks)} of {report.hunks} hunks are upstream already ({numbers}): "
+            "only the others are left of the patch.",
             "",
         ]
-    if d.traces.standing:
+    traces = report.traces
+    if traces.standing:
         out += [
-            f"Line by line: {d.traces.standing} of the {d.traces.added} lines that the patch adds stand in the same "
-            f"files of {d.onto}, and {d.traces.gone} of the {d.traces.removed} that it removes are gone there.",
+            f"Line by line: {traces.standing} of the {traces.added} lines that the patch adds are in the same files of "
+            f"{report.onto}, and {traces.gone} of the {traces.removed} that it removes are gone there.",
             "",
         ]
-    for line in d.functions:
+    for line in report.functions:
         out += [f"Another function: {line}"]
-    for path, line in d.deleted:
-        out += [f"Deletes a line of upstream that the old patch did not: {path}: {line.strip()}"]
-    for file in d.files:
+    for path, line in report.deleted:
+        out += [f"Deletes a line of upstream that the old patch did not delete: {path}: {line.strip()}"]
+    for file in report.files:
         out += ["", f"## {file.path} ({file.kind})", ""]
         if brief and file.hunks:
             out += [f"Marked places: lines {', '.join(str(hunk.line) for hunk in file.hunks)}", ""]
@@ -263,10 +271,10 @@ def dossier_text(dossier: Dossier, *, brief: bool = False) -> str:
         if file.patch and not brief:
             out += ["What the patch changes here:", "", *_indented(file.patch), ""]
     if not brief:
-        out += ["", "## The patch's message", "", *_indented(d.message)]
-    out += ["", f"## Edit {d.worktree}, then", ""]
-    width = max(map(len, d.commands))
-    out += [f"    {command:<{width}}   {meaning}" for command, meaning in d.commands.items()]
+        out += ["", "## The patch's message", "", *_indented(report.message)]
+    out += ["", f"## Edit {report.worktree}, then", ""]
+    width = max(map(len, report.commands))
+    out += [f"    {command:<{width}}   {meaning}" for command, meaning in report.commands.items()]
     return "\n".join(out) + "\n"
 
 

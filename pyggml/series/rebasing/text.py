@@ -1,44 +1,45 @@
-"""A rebase in words and as JSON."""
+"""A rebase as text and as JSON."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pyggml.series.patchfile.hunks import HunkMove
-from pyggml.series.rebasing.plan import summary
+from pyggml.series.rebasing.plan import verdict_text
 from pyggml.series.rebasing.run import RebaseResult
-from pyggml.series.rebasing.verdict import CONFLICT, Step
+from pyggml.series.rebasing.verdict import CONFLICT, RebasedPatch
 
 SHOWN_HUNKS = 8
 
 
-def step_lines(step: Step) -> list[str]:
-    """One patch: its verdict, then what moved, is upstream, or deserves a look."""
+def step_lines(step: RebasedPatch) -> list[str]:
+    """One patch: its verdict, then what moved, what is upstream, and what needs a look."""
     how = ""
     if step.how:
         how = ", resolved as recorded" if step.verdict == CONFLICT else ", adapted as recorded"
-    out = [f"{step.number:3d}  {step.patch.name:<28}  {summary(step)}{how}"]
+    out = [f"{step.number:3d}  {step.patch.name:<28}  {verdict_text(step)}{how}"]
     if step.reason:
         out.append(f"     {step.reason}")
-    moved = [move for move in step.judged.hunks if _moved(move)]
+    moved = [move for move in step.comparison.hunks if _moved(move)]
     for move in moved[:SHOWN_HUNKS]:
         out.append(f"     {_move_line(move)}")
     if len(moved) > SHOWN_HUNKS:
-        out.append(f"     … and {len(moved) - SHOWN_HUNKS} hunks more that moved")
-    gone = [m for m in step.judged.hunks if m.after is None and m.number not in step.judged.upstream]
+        out.append(f"     … and {len(moved) - SHOWN_HUNKS} more hunks that moved")
+    gone = [m for m in step.comparison.hunks if m.after is None and m.number not in step.comparison.upstream]
     for move in gone if step.commit is not None else ():
         where = f"{move.before.path}:{move.before.line}"
         out.append(f"     look: hunk {move.number} ({where}) has no counterpart in the new patch")
-    if step.judged.upstream and step.commit is not None:
-        numbers = ", ".join(map(str, step.judged.upstream))
+    if step.comparison.upstream and step.commit is not None:
+        numbers = ", ".join(map(str, step.comparison.upstream))
         out.append(f"     upstream already: hunks {numbers}; the new patch is what is left")
-    for path, line in step.judged.deleted:
+    for path, line in step.comparison.deleted:
         out.append(
-            f"     look: deletes a line of upstream that the old patch did not: {path}: {line.strip()}"
+            f"     look: deletes a line of upstream that the old patch did not delete: {path}: {line.strip()}"
         )
-    for path, directory in step.judged.left_behind:
+    for path, directory in step.comparison.left_behind:
         out.append(
-            f"     look: upstream moved the files beside {path} to {directory}; the new file stays behind"
+            f"     look: upstream moved the files next to {path} to {directory}; the new file stays behind"
         )
     return out
 
@@ -59,57 +60,52 @@ def _move_line(move: HunkMove) -> str:
     if move.function_changed:
         text += f" (was in {before.function or 'none'})"
     if after.candidates > 1 or before.candidates > 1:
-        text += f", places that look alike: {before.candidates} before, {after.candidates} now"
+        text += f", {before.candidates} places matched before, {after.candidates} now"
     return text
 
 
-def step_document(step: Step) -> dict[str, Any]:
+def step_document(step: RebasedPatch) -> dict[str, Any]:
     """One patch for `--json`."""
-
-    def place(move: HunkMove, after: bool) -> dict[str, Any] | None:
-        where = move.after if after else move.before
-        return None if where is None else dict(vars(where))
-
     return {
         "number": step.number,
         "name": step.patch.name,
         "subject": step.subject,
         "verdict": step.verdict,
-        "summary": summary(step),
+        "summary": verdict_text(step),
         "resolution": step.how or None,
         "reason": step.reason or None,
-        "hunks": step.judged.total,
-        "upstream_hunks": list(step.judged.upstream),
+        "hunks": step.comparison.total,
+        "upstream_hunks": list(step.comparison.upstream),
         "moves": [
             {
                 "hunk": move.number,
-                "before": place(move, False),
-                "after": place(move, True),
+                "before": asdict(move.before),
+                "after": asdict(move.after) if move.after else None,
                 "offset": move.offset,
                 "function_changed": move.function_changed,
             }
-            for move in step.judged.hunks
+            for move in step.comparison.hunks
         ],
-        "deleted_upstream_lines": [{"path": path, "line": line} for path, line in step.judged.deleted],
-        "left_behind": [{"path": path, "directory": to} for path, to in step.judged.left_behind],
+        "deleted_upstream_lines": [{"path": path, "line": line} for path, line in step.comparison.deleted],
+        "left_behind": [{"path": path, "directory": to} for path, to in step.comparison.left_behind],
         "commit": step.commit.id if step.commit else None,
         "tree": step.commit.tree if step.commit else None,
     }
 
 
 def result_lines(result: RebaseResult) -> list[str]:
-    """What was published, in words."""
+    """What was published."""
     if result.recovered:
         return [f"finished `{result.recovered}`, which had been killed half-way"]
     kept = sum(step.commit is not None for step in result.steps)
     out = [f"{kept} of {len(result.steps)} patches are on pin {result.onto}"]
     if not result.published.written:
-        out.append(f"patches/{result.onto} says exactly this already: nothing was written")
+        out.append(f"patches/{result.onto} is up to date: nothing was written")
     out += [f"wrote {path}" for path in result.published.written]
     if result.published.moved:
         out.append("the work tree moved along; `pyggml undo` brings everything back")
     if result.published.default:
-        out.append(f"{result.onto} is the default pin now")
+        out.append(f"{result.onto} is now the default pin")
     return out
 
 

@@ -1,4 +1,4 @@
-"""A commit as the bytes of a patch file, proven by reading it back."""
+"""A commit as a patch file, checked by reading it back."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _FORMAT = (
 )
 
 
-def export_commit(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -> bytes:
+def format_patch(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -> bytes:
     """The patch file of one commit: the same bytes on every machine and with every configuration.
 
     Args:
-        number: with `total`, number the subject `[PATCH number/total]`; 0 leaves it plain.
+        number: with `total`, the subject is numbered `[PATCH number/total]`; without, it is `[PATCH]`.
 
     Raises:
-        PyggmlError: the message cannot survive a mail-based reader (`git am`), e.g. a line `---` in it.
+        PyggmlError: `git am` would not get the same message back, e.g. because of a line `---` in it.
     """
     numbered = (f"--subject-prefix=PATCH {number}/{total}",) if total else ()
     for guard in ((), ("--from=pyggml <pyggml@users.noreply.github.com>",)):
@@ -47,17 +47,13 @@ def export_commit(git: Git, commit: Commit, *, number: int = 0, total: int = 0) 
             raise PyggmlError(
                 f"{commit.subject!r}: the commit changes nothing", "Drop it, or give it a change."
             )
-        if _same(read_patch(data, commit.subject), commit):
+        if commit.is_made_of(read_patch(data, commit.subject)):
             return data
     back = read_patch(git.run(*_FORMAT, *numbered, "-1", commit.id), commit.subject)
     raise PyggmlError(
         f"{commit.subject!r}: its message would not survive `git am`: {_difference(back, commit)}",
         "Reword that line (git commit --amend in the vendored tree) and run the command again.",
     )
-
-
-def _same(mail: PatchMail, commit: Commit) -> bool:
-    return mail.message == commit.message and mail.author == commit.author
 
 
 def _difference(mail: PatchMail, commit: Commit) -> str:

@@ -1,4 +1,4 @@
-"""Commits that the user made on the vendored branch, read through GitPython."""
+"""The commits of the vendored branch, read through GitPython."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity, clean_message
 from pyggml.series.stack.commits import Commit
 
-LONGEST_CHAIN = 10_000
+MOST_COMMITS = 10_000
 
 
 def read_chain(git: Git, base: str, head: str) -> tuple[Commit, ...]:
@@ -26,12 +26,12 @@ def read_chain(git: Git, base: str, head: str) -> tuple[Commit, ...]:
             if len(raw.parents) > 1:
                 raise PyggmlError(
                     f"{git.work_tree}: commit {at[:12]} is a merge; a series is a straight line",
-                    "Rebase it away with git, then run the command again.",
+                    "Rebase without merges (git rebase), then run the command again.",
                 )
-            if not raw.parents or len(commits) > LONGEST_CHAIN:
+            if not raw.parents or len(commits) > MOST_COMMITS:
                 raise PyggmlError(
                     f"{git.work_tree}: HEAD does not descend from the pin's commit {base[:12]}",
-                    f"Go back with: git -C {git.work_tree} reset --keep {base[:12]}  (the reflog keeps yours)",
+                    f"Go back with: git -C {git.work_tree} reset --keep {base[:12]}  (the reflog keeps your commits)",
                 )
             message = raw.message
             if isinstance(message, bytes):
@@ -45,6 +45,11 @@ def read_chain(git: Git, base: str, head: str) -> tuple[Commit, ...]:
             commits.append(Commit(at, raw.tree.hexsha, parent, author, clean_message(message)))
             at = parent
     return tuple(reversed(commits))
+
+
+def read_commit(git: Git, commit: str) -> Commit:
+    """One commit that has one parent."""
+    return read_chain(git, git.text("rev-parse", f"{commit}^"), commit)[0]
 
 
 def _offset(seconds_west: int) -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity
-from pyggml.series.stack.commits import Commit, commit_tree, merge_trees
-from pyggml.series.stack.series_file import Patch
+from pyggml.series.stack.commits import Commit, commit_tree
+from pyggml.series.stack.merge import merge
+from pyggml.series.stack.series_file import Patch, Series
 
 
 @dataclass(frozen=True)
-class Delta:
+class TreeDelta:
     """A change as two trees: before and after."""
 
     old: str
@@ -32,18 +33,18 @@ class Pick:
     patch: Patch
     author: Identity
     message: str
-    deltas: tuple[Delta, ...]
+    deltas: tuple[TreeDelta, ...]
 
 
 @dataclass(frozen=True)
-class Conflict:
+class PickConflict:
     """Where picking stopped.
 
     Attributes:
         paths: the conflicting paths.
-        tree: the merge's tree, with conflict markers in those paths.
-        rest: the picks still to be made; the first is the one that conflicts, with only those deltas left
-            that come after the conflict.
+        tree: the merged tree, with conflict marks in those paths.
+        rest: the picks that are left; the first is the one that conflicts, with only those deltas that come
+            after the conflict.
     """
 
     paths: tuple[str, ...]
@@ -52,28 +53,41 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Restacked:
-    """The outcome of picking: the patches with their commits, and where it stopped if it did."""
+class PickResult:
+    """The patches that were picked, with their commits, and the conflict that ended it, if any."""
 
     done: tuple[tuple[Patch, Commit], ...]
-    conflict: Conflict | None = None
+    conflict: PickConflict | None = None
 
 
-def pick_of(patch: Patch, commit: Commit, parent_tree: str) -> Pick:
-    """The pick that repeats `commit`."""
-    return Pick(patch, commit.author, commit.message, (Delta(parent_tree, commit.tree),))
+def series_picks(series: Series, stack: Sequence[Commit], numbers: Sequence[int]) -> list[Pick]:
+    """The picks that repeat the patches `numbers` (from 1) of a series, whose commits are `stack`."""
+    return [
+        Pick(
+            series.patches[n - 1],
+            stack[n - 1].author,
+            stack[n - 1].message,
+            (TreeDelta(series.trees[n - 1], stack[n - 1].tree),),
+        )
+        for n in numbers
+    ]
 
 
-def restack(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Restacked:
-    """Pick every patch in order onto the commit `parent` with tree `tree`."""
+def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> PickResult:
+    """Pick every patch in order onto the commit `parent` with tree `tree`.
+
+    Raises:
+        PyggmlError: a patch changes nothing any more.
+    """
     done: list[tuple[Patch, Commit]] = []
     for index, pick in enumerate(picks):
         now = tree
         for step, delta in enumerate(pick.deltas):
-            now, paths = merge_trees(git, delta.old, now, delta.new)
-            if paths:
-                left = replace(pick, deltas=pick.deltas[step + 1 :])
-                return Restacked(tuple(done), Conflict(paths, now, (left, *picks[index + 1 :])))
+            merged = merge(git, delta.old, now, delta.new)
+            if merged.stages:
+                rest = (replace(pick, deltas=pick.deltas[step + 1 :]), *picks[index + 1 :])
+                return PickResult(tuple(done), PickConflict(merged.paths, merged.tree, rest))
+            now = merged.tree
         if now == tree:
             raise PyggmlError(
                 f"patch {pick.patch.name} would change nothing any more on top of what comes before it",
@@ -82,4 +96,4 @@ def restack(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Restacke
         commit = commit_tree(git, now, parent, pick.author, pick.message)
         done.append((replace(pick.patch, tree=now), commit))
         parent, tree = commit.id, now
-    return Restacked(tuple(done))
+    return PickResult(tuple(done))

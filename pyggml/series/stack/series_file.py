@@ -1,14 +1,15 @@
-"""A series as it is written down: `patches/<pin>/series.toml` and the patch files beside it."""
+"""A series on disk: `patches/<pin>/series.toml` and the patch files beside it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyggml.errors import PyggmlError
+from pyggml.series.patchfile.mail import NamedPatch, read_patch
 
 SERIES_FILE = "series.toml"
 _FILE = re.compile(r"(\d{4})-([a-z0-9][a-z0-9._-]*)\.patch")
@@ -21,12 +22,12 @@ class Patch:
     """One entry of a series.
 
     Attributes:
-        name: the slug, unique in the series and stable when the patch moves.
+        name: unique in the series; it stays the same when the patch moves.
         tree: git tree id of the whole source after this patch.
         purpose: what it is for, in a sentence.
         drop_when: the condition under which it can be dropped.
         proof: pytest node ids that fail without it and pass with it.
-        fails_with: a regular expression that is found in how the proof fails without it.
+        fails_with: a regular expression that matches the way the proof fails without it.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Series:
 
 
 def slug(text: str, taken: Iterable[str] = ()) -> str:
-    """A patch name made of `text` (a subject or a file name), distinct from those `taken`."""
+    """A patch name made from `text` (a subject or a file name) that is not among those `taken`."""
     text = re.sub(r"\.(patch|diff|txt|eml)$", "", text.strip(), flags=re.IGNORECASE)
     text = re.sub(r"^\d+[-_. ]+(?=[A-Za-z])", "", text)
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:52].strip("-") or "patch"
@@ -87,18 +88,19 @@ def slug(text: str, taken: Iterable[str] = ()) -> str:
     return name
 
 
-def check_name(name: str) -> str:
-    """`name` itself, if it can be a patch name.
+def check_new_name(name: str, series: Series) -> None:
+    """Refuse a name that a new patch of `series` cannot have.
 
     Raises:
-        PyggmlError: it cannot.
+        PyggmlError: it is not a valid patch name, or it is taken.
     """
     if not _NAME.fullmatch(name) or len(name) > 64:
         raise PyggmlError(
             f"{name!r} cannot be a patch name",
             "Use at most 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit.",
         )
-    return name
+    if any(patch.name == name for patch in series.patches):
+        raise PyggmlError(f"there is a patch named {name} already", "List the names with: pyggml patch list")
 
 
 def read_series(directory: Path, pin: str, base: str) -> Series:
@@ -119,62 +121,80 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
         document = {"pin": pin, "base": base}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PyggmlError(
-            f"{path}: not valid TOML: {error}", "Mend the file and run the command again."
+            f"{path}: not valid TOML: {error}", "Correct the file and run the command again."
         ) from error
     if document.get("pin") != pin:
         raise PyggmlError(
-            f"{path}: it is the series of pin {document.get('pin')!r}, in the directory of pin {pin!r}",
-            f'Set pin = "{pin}" if the directory was renamed on purpose.',
+            f"{path}: this is the series of pin {document.get('pin')!r}, but the directory is that of pin {pin!r}",
+            f'Set pin = "{pin}" if you renamed the directory on purpose.',
         )
     if document.get("base") != base:
         raise PyggmlError(
             f"{path}: recorded on base tree {document.get('base')}, but pin {pin} has tree {base}",
-            "A series is only ever built on its recorded base: restore vendor/pins.toml or this file.",
+            "A series is only built on the base it records: restore vendor/pins.toml or this file.",
         )
     entries = document.get("patch", [])
     if not isinstance(entries, list):
-        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Write each patch under [[patch]].")
-    _refuse_doubles(path, entries)
+        raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Put each patch under [[patch]].")
+    _refuse_duplicates(path, entries)
     patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
     _check_files(directory, patches)
     return Series(pin, base, patches)
+
+
+def series_patches(
+    directory: Path, series: Series, upto: int | None = None, *, recorded: bool = True
+) -> Iterator[NamedPatch]:
+    """Read the first `upto` patch files (all by default), each when it is asked for.
+
+    Args:
+        recorded: with the trees that the series records, which the patches must then give.
+
+    Raises:
+        PyggmlError: a file cannot be read as a patch.
+    """
+    for number, patch in enumerate(series.patches[:upto], 1):
+        file = patch.file(number)
+        mail = read_patch((directory / file).read_bytes(), file)
+        yield NamedPatch(file, mail, tree=patch.tree if recorded else "")
 
 
 def _read_entry(path: Path, number: int, entry: Any) -> Patch:
     def text(key: str, default: str | None = None) -> str:
         value = entry.get(key, default) if isinstance(entry, dict) else None
         if not isinstance(value, str):
-            raise PyggmlError(f"{path}: patch {number}: '{key}' must be a string", "Mend that entry.")
+            raise PyggmlError(f"{path}: patch {number}: '{key}' must be a string", "Correct that entry.")
         return value
 
     name, file, tree = text("name"), text("file"), text("tree")
     match = _FILE.fullmatch(file)
     if not match or not _NAME.fullmatch(name) or match[2] != name:
         raise PyggmlError(
-            f"{path}: patch {number}: file {file!r} does not belong to name {name!r}",
-            f"The file of this patch is called {number:04d}-{name}.patch; `pyggml patch rename` renames both.",
+            f"{path}: patch {number}: file {file!r} does not match name {name!r}",
+            f"The file of this patch must be {number:04d}-{name}.patch; `pyggml patch rename` renames both.",
         )
     if int(match[1]) != number:
         raise PyggmlError(
-            f"{path}: {file} stands at place {number}: the series is out of order",
+            f"{path}: {file} is entry {number}: the series is out of order",
             "Restore the order of the entries, or move patches with: pyggml patch move",
         )
     if not _TREE.fullmatch(tree):
-        raise PyggmlError(f"{path}: patch {number}: 'tree' is not a git tree id", "Mend that entry.")
+        raise PyggmlError(f"{path}: patch {number}: 'tree' is not a git tree id", "Correct that entry.")
     proof = entry.get("proof", [])
     if not isinstance(proof, list) or not all(isinstance(node, str) for node in proof):
-        raise PyggmlError(f"{path}: patch {number}: 'proof' must be a list of strings", "Mend that entry.")
+        raise PyggmlError(f"{path}: patch {number}: 'proof' must be a list of strings", "Correct that entry.")
     fails_with = text("fails-with", "")
     try:
         re.compile(fails_with)
     except re.error as error:
         raise PyggmlError(
-            f"{path}: patch {number}: 'fails-with' is no regular expression: {error}", "Mend that entry."
+            f"{path}: patch {number}: 'fails-with' is not a regular expression: {error}",
+            "Correct that entry.",
         ) from error
     return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof), fails_with)
 
 
-def _refuse_doubles(path: Path, entries: list[Any]) -> None:
+def _refuse_duplicates(path: Path, entries: list[Any]) -> None:
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for name in names:
         if names.count(name) > 1:
@@ -188,12 +208,12 @@ def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
     if missing:
         raise PyggmlError(
             f"{directory / missing[0]} is listed in {SERIES_FILE} but missing",
-            "Restore the file (git checkout -- patches), or `pyggml undo` the last change.",
+            "Restore the file (git checkout -- patches), or take the last change back: pyggml undo",
         )
     if unlisted:
         raise PyggmlError(
             f"{directory / unlisted[0]} is not listed in {SERIES_FILE}",
-            "Move it out of the directory and bring it in with: pyggml patch import FILE",
+            "Move it out of the directory and import it with: pyggml patch import FILE",
         )
     for name in sorted(listed):
         if (directory / name).stat().st_size == 0:

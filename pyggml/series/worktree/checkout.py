@@ -9,23 +9,24 @@ from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
 from pyggml.git import Git
 from pyggml.git.runner import run_outside
-from pyggml.series.stack.merge import Stage
+from pyggml.series.stack.merge import IndexStage
 from pyggml.series.worktree.files import BRANCH
+from pyggml.upstream.fast_import import quoted
 
 
-def make_checkout(vendored: Git, place: Path, head: str, tree: str, stages: tuple[Stage, ...] = ()) -> Git:
+def make_checkout(
+    vendored: Git, place: Path, head: str, tree: str, stages: tuple[IndexStage, ...] = ()
+) -> Git:
     """Create `place` with the files of `tree`, its branch `series` at the commit `head`.
 
-    It appears in one rename, complete; something that lies at `place` is replaced.
+    It is made beside `place` and renamed into place; what was there is replaced.
 
     Args:
-        stages: conflicting paths, which git in there shows as unmerged.
+        stages: conflicting paths, which `git status` there shows as unmerged.
 
     Raises:
         PyggmlError: it cannot be written.
     """
-    from pyggml.upstream.fast_import import quoted
-
     beside = place.with_name(f".{place.name}.new")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -51,14 +52,14 @@ def make_checkout(vendored: Git, place: Path, head: str, tree: str, stages: tupl
     return Git(place / ".git", place)
 
 
-def _unmerged(stages: tuple[Stage, ...]) -> bytes:
+def _unmerged(stages: tuple[IndexStage, ...]) -> bytes:
     rows = [f"0 {'0' * 40}\t{path}" for path in dict.fromkeys(stage.path for stage in stages)]
     rows += [f"{stage.mode} {stage.blob} {stage.stage}\t{stage.path}" for stage in stages]
     return "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
 
 
 def move_checkout(git: Git, head: str, tree: str) -> None:
-    """Bring a checkout of ours to another commit; files that do not differ keep their times."""
+    """Bring a private checkout to another commit; files that do not differ keep their times."""
     git.run("update-ref", BRANCH, head)
     git.run("read-tree", "--reset", "-u", tree)
     git.run("clean", "-ffdq")

@@ -1,4 +1,4 @@
-"""The vendored work tree: what is edited in it, and moving it from one tree to another path by path."""
+"""The files of the vendored work tree: what is edited, and moving them from one tree to another, path by path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
-from pyggml.series.stack.commits import blob_lines
+from pyggml.series.stack.commits import scratch_index
+from pyggml.series.stack.trees import read_blobs
 
 BRANCH = "refs/heads/series"
 _HALF_FINISHED = {
@@ -27,7 +28,7 @@ _HALF_FINISHED = {
 
 @dataclass(frozen=True)
 class Edits:
-    """What differs from HEAD: tracked paths that were edited or staged, and untracked ones."""
+    """What differs from HEAD: tracked paths that are edited or staged, and untracked ones."""
 
     tracked: tuple[str, ...]
     untracked: tuple[str, ...]
@@ -36,7 +37,7 @@ class Edits:
 
 @dataclass(frozen=True)
 class PathChange:
-    """One path on the way from one tree to another; None stands for "not there"."""
+    """One path that differs between two trees; a blob of None means that it is not there."""
 
     path: str
     old_mode: str
@@ -46,16 +47,16 @@ class PathChange:
 
 
 def check_ready(git: Git) -> None:
-    """Refuse a repository in the middle of something, or on another branch.
+    """Refuse a repository in the middle of a git operation, or on another branch than `series`.
 
     Raises:
-        PyggmlError: a half-finished git operation, a foreign branch, another git at work.
+        PyggmlError: it is.
     """
     where = git.work_tree
     for name, what in _HALF_FINISHED.items():
         if (git.git_dir / name).exists():
             raise PyggmlError(
-                f"{where}: {what} is half finished there",
+                f"{where}: {what} is half finished",
                 "Finish or abort it with git, then run the command again.",
             )
     status, out = git.status("symbolic-ref", "--quiet", "HEAD")
@@ -104,10 +105,10 @@ def changed_paths(git: Git, old: str, new: str) -> tuple[PathChange, ...]:
 
 
 def check_free(git: Git, changes: Iterable[PathChange]) -> None:
-    """Refuse if an untracked file or directory, ignored ones included, is where a new file must go.
+    """Refuse if an untracked file or directory, even an ignored one, is where a new file must go.
 
     Raises:
-        PyggmlError: something is in the way.
+        PyggmlError: one is.
     """
     assert git.work_tree is not None  # noqa: S101
     vanishing = {change.path for change in changes if change.new_blob is None}
@@ -140,27 +141,25 @@ def _replaced(root: Path, target: Path, vanishing: set[str]) -> bool:
     return bool(inside) and all(path.relative_to(root).as_posix() in vanishing for path in inside)
 
 
-def edited_tree(git: Git, base_index: Path) -> str:
-    """The tree that the work tree's tracked files make, staged additions included; writes objects only."""
-    from pyggml.series.stack.commits import scratch_index
-
+def work_tree_state(git: Git) -> str:
+    """The tree of the tracked files as they are, edits and staged additions included; writes objects only."""
     with scratch_index(git) as index:
         assert index.index is not None  # noqa: S101
-        # With its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
-        shutil.copy2(base_index, index.index)
+        # The copy keeps its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
+        shutil.copy2(git.git_dir / "index", index.index)
         index.run("add", "--update", "--", ".")
         return index.text("write-tree")
 
 
-def check_settled(git: Git, changes: Sequence[PathChange]) -> None:
-    """Before finishing an interrupted move: each path must hold old, new or half-written content.
+def check_unedited(git: Git, changes: Sequence[PathChange]) -> None:
+    """Before an interrupted move is finished: each path must have its old, its new or half-written content.
 
     Raises:
-        PyggmlError: a path holds something else, i.e. it was edited in between.
+        PyggmlError: a path has other content, so it was edited in between.
     """
     assert git.work_tree is not None  # noqa: S101
     ids = [blob for change in changes for blob in (change.old_blob, change.new_blob) if blob is not None]
-    contents = dict(zip(ids, blob_lines(git, ids), strict=True))
+    contents = dict(zip(ids, read_blobs(git, ids), strict=True))
     for change in changes:
         target = git.work_tree / change.path
         if _behind_link(git.work_tree, target) or not os.path.lexists(target):
@@ -180,9 +179,9 @@ def check_settled(git: Git, changes: Sequence[PathChange]) -> None:
 
 
 def write_paths(index: Git, changes: Sequence[PathChange]) -> None:
-    """Bring every changed path of the work tree to its new content; `index` already holds the new tree.
+    """Bring every changed path of the work tree to its new content; `index` has the new tree already.
 
-    Only these paths are touched: the times of all other files stay, and with them the build.
+    Only these paths are touched: all other files keep their times, so that a build does not compile them again.
     """
     work_tree = index.work_tree
     assert work_tree is not None  # noqa: S101

@@ -1,18 +1,16 @@
 """Publishing a change: all of it or nothing, whatever happens in between.
 
-A change moves the branch of the vendored repository, the files of its work tree, and files of the project
-(patches, series.toml). Objects are written beforehand and hurt nobody. Then a journal is written and
-renamed into place: from there on the change is decided. A process that dies later leaves the journal, and
-the next command finishes the change from it; a failure in this process rolls it back. The reference comes
-last. The finished journal becomes the record from which `pyggml undo` takes the change back.
+A transaction moves the branch of the vendored repository, the files of its work tree, and files of the project
+(patches, series.toml). Objects are written beforehand and do no harm. Then a journal is written and renamed into
+place: from then on the transaction is decided. If the process dies later, the next command finishes the
+transaction from the journal; if a step fails in this process, it is rolled back. The reference comes last. The
+finished journal becomes the record from which `pyggml undo` takes the change back.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -23,42 +21,34 @@ from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
 from pyggml.git import Git
 from pyggml.project import Project
+from pyggml.series.patchfile.mail import UNKNOWN_DATE, Identity
+from pyggml.series.stack.commits import commit_tree
 from pyggml.series.worktree.files import (
     BRANCH,
     PathChange,
     changed_paths,
     check_free,
-    check_settled,
-    edited_tree,
+    check_unedited,
     write_paths,
 )
+from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json
 
 UNDO_DEPTH = 50
-PASSING = (".pyggml/rebase/state.json",)
-"""Files that undo does not bring back."""
 LOCK_AGE_SECONDS = 1.0
 _MARK = b"pyggml transaction\n"
 
 
 @dataclass(frozen=True)
-class FileChange:
-    """A file of the project, relative to its root with `/`; None stands for "not there"."""
-
-    path: str
-    old: bytes | None
-    new: bytes | None
-
-
-@dataclass(frozen=True)
-class Change:
-    """What one command publishes.
+class Transaction:
+    """What one command changes.
 
     Attributes:
         doing: the command, as the user knows it.
         head_old, head_new: commit ids of the branch before and after.
         tree_old, tree_new: trees of the tracked files in the work tree before and after; they differ from
             the commits' trees where there are local edits.
-        undoes: number of the record that this change takes back.
+        undoes: number of the record that this transaction takes back.
     """
 
     doing: str
@@ -69,10 +59,10 @@ class Change:
     files: tuple[FileChange, ...] = field(default=())
     undoes: int | None = None
 
-    def inverse(self, undoes: int) -> Change:
-        # A rebase that was published is not under way again: its worktree is gone.
-        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path not in PASSING)
-        return Change(
+    def inverse(self, undoes: int) -> Transaction:
+        # A rebase that was published does not wait again: its worktree is gone.
+        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path != REBASE.file)
+        return Transaction(
             f"undo of {self.doing}", self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes
         )
 
@@ -87,116 +77,116 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Record:
-    """A finished change that can be taken back."""
+class UndoRecord:
+    """A finished transaction that can be taken back; `when` is in seconds since the epoch."""
 
     number: int
     when: float
-    change: Change
+    transaction: Transaction
 
 
-def publish(project: Project, git: Git, change: Change) -> None:
-    """Carry out `change`; the caller holds the project's lock and has checked that nothing else is edited.
+def publish(project: Project, git: Git, transaction: Transaction) -> None:
+    """Carry out a transaction; the caller holds the project's lock and has checked that nothing else is edited.
 
     Raises:
-        PyggmlError: something is in the way, or a step failed; everything is as before.
+        PyggmlError: something is in the way, or a step failed; everything is as it was before.
     """
-    if change.empty:
+    if transaction.empty:
         return
-    paths = changed_paths(git, change.tree_old, change.tree_new)
+    paths = changed_paths(git, transaction.tree_old, transaction.tree_new)
     check_free(git, paths)
-    _check_files(project, change)
+    _check_files(project, transaction)
     journal = _journal(project)
     project.make_state_dir()
     with _index_lock(git):
-        write_atomic(journal, _encode(change, time.time()))
+        write_atomic(journal, _encode(transaction, time.time()))
         try:
-            _carry_out(project, git, change, paths)
+            _carry_out(project, git, transaction, paths)
         except BaseException as error:
-            _roll_back(project, git, change, error)
+            _roll_back(project, git, transaction, error)
             raise
-    _finish(project, git, change)
+    _finish(project, git, transaction)
 
 
-def pending(project: Project) -> Change | None:
-    """The change whose journal still lies there: its command was killed, or is at work right now."""
+def interrupted_transaction(project: Project) -> Transaction | None:
+    """The transaction whose journal is still there: its command was killed, or is at work right now."""
     try:
-        return _decode(_journal(project).read_bytes()).change
+        return _read_record(_journal(project)).transaction
     except FileNotFoundError:
         return None
 
 
 def recover(project: Project, git: Git) -> str | None:
-    """Finish the change of a command that was killed; returns what it was, or None.
+    """Finish the transaction of a command that was killed; returns the command, or None if there is none.
 
     Raises:
         PyggmlError: files were edited in between.
     """
-    change = pending(project)
+    transaction = interrupted_transaction(project)
     _break_own_lock(git)
-    if change is None:
+    if transaction is None:
         return None
     _break_reference_locks(git)
     head = git.resolve(BRANCH)
-    if head not in (change.head_old, change.head_new):
+    if head not in (transaction.head_old, transaction.head_new):
         raise PyggmlError(
-            f"`{change.doing}` was interrupted, and the branch has moved since",
-            f"Bring it back with: git -C {git.work_tree} update-ref {BRANCH} {change.head_old}",
+            f"`{transaction.doing}` was interrupted, and the branch has moved since",
+            f"Bring it back with: git -C {git.work_tree} update-ref {BRANCH} {transaction.head_old}",
         )
-    paths = changed_paths(git, change.tree_old, change.tree_new)
-    check_settled(git, paths)
+    paths = changed_paths(git, transaction.tree_old, transaction.tree_new)
+    check_unedited(git, paths)
     with _index_lock(git):
-        _carry_out(project, git, change, paths)
-    _finish(project, git, change)
-    return change.doing
+        _carry_out(project, git, transaction, paths)
+    _finish(project, git, transaction)
+    return transaction.doing
 
 
-def _carry_out(project: Project, git: Git, change: Change, paths: Sequence[PathChange]) -> None:
-    """Every step may have been done before by a process that died: each is a no-op then."""
-    if change.moves:
-        _move_work_tree(git, change, paths)
-    for file in change.files:
+def _carry_out(project: Project, git: Git, transaction: Transaction, paths: Sequence[PathChange]) -> None:
+    """A process that died may have done any of the steps already: each is a no-op then."""
+    if transaction.moves:
+        _move_work_tree(git, transaction, paths)
+    for file in transaction.files:
         _write_file(project.root / file.path, file.new)
-    if git.resolve(BRANCH) != change.head_new:
+    if git.resolve(BRANCH) != transaction.head_new:
         git.run(
             "update-ref",
             "-m",
-            f"pyggml: {change.doing}",
+            f"pyggml: {transaction.doing}",
             "--stdin",
-            stdin=f"update {BRANCH} {change.head_new} {change.head_old}\n".encode(),
+            stdin=f"update {BRANCH} {transaction.head_new} {transaction.head_old}\n".encode(),
         )
 
 
 def _write_file(target: Path, content: bytes | None) -> None:
     if content is None:
         remove_file(target)
-    elif not target.is_file() or target.read_bytes() != content:
+    elif read_file(target) != content:
         write_atomic(target, content)
 
 
-def _move_work_tree(git: Git, change: Change, paths: Sequence[PathChange]) -> None:
+def _move_work_tree(git: Git, transaction: Transaction, paths: Sequence[PathChange]) -> None:
     private = git.git_dir / "pyggml-index"
     remove_file(private.with_name(private.name + ".lock"))
-    # With its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
+    # The copy keeps its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
     shutil.copy2(git.git_dir / "index", private)
     index = git.with_index(private)
-    index.run("read-tree", "--reset", change.tree_new)
+    index.run("read-tree", "--reset", transaction.tree_new)
     write_paths(index, paths)
     private.replace(git.git_dir / "index")
 
 
 @contextlib.contextmanager
 def _index_lock(git: Git) -> Iterator[None]:
-    """Hold git's own lock on the index, so that the user's git and ours keep apart."""
+    """Hold git's own lock on the index, so that the user's git and ours do not meet."""
     lock = git.git_dir / "index.lock"
     marked = git.git_dir / "pyggml-lock"
     try:
-        # Linked into place with its mark inside: a lock without the mark is never ours, even after a kill.
+        # Linked into place with the mark inside: a lock without the mark is never ours, even after a kill.
         marked.write_bytes(_MARK)
         lock.hardlink_to(marked)
     except FileExistsError as error:
         raise PyggmlError(
-            f"{lock} exists: another git is at work in the vendored tree, or one was killed there",
+            f"{lock} exists: another git is at work in the vendored tree, or was killed there",
             "Wait for it; if there is none, remove that file.",
         ) from error
     except OSError as error:
@@ -216,7 +206,7 @@ def _break_own_lock(git: Git) -> None:
 
 
 def _break_reference_locks(git: Git) -> None:
-    """Remove the locks of a git that was killed together with us; a living git lets go within moments."""
+    """Remove the locks of a git that was killed together with us; a living one releases them within moments."""
     names = ["HEAD.lock", "packed-refs.lock", f"{BRANCH}.lock"]
     locks = [git.git_dir / name for name in names]
     locks += (git.git_dir / "refs" / "pyggml").rglob("*.lock")
@@ -227,76 +217,65 @@ def _break_reference_locks(git: Git) -> None:
         remove_file(lock)
 
 
-def _roll_back(project: Project, git: Git, change: Change, error: BaseException) -> None:
-    """Undo a half-done change in the process that failed to do it."""
-    back = Change("roll back", change.head_new, change.head_old, change.tree_new, change.tree_old)
+def _roll_back(project: Project, git: Git, transaction: Transaction, error: BaseException) -> None:
+    """Undo a half-done transaction, in the process in which it failed."""
+    back = transaction.inverse(0)
     try:
-        if git.resolve(BRANCH) == change.head_new and change.head_new != change.head_old:
-            # The reference moved: the change is complete but for its record.
-            _finish(project, git, change)
+        if git.resolve(BRANCH) == transaction.head_new and transaction.head_new != transaction.head_old:
+            # The reference moved: the transaction is complete but for its record.
+            _finish(project, git, transaction)
             return
         paths = changed_paths(git, back.tree_old, back.tree_new)
-        check_settled(git, paths)
+        check_unedited(git, paths)
         if back.moves:
             _move_work_tree(git, back, paths)
-        for file in change.files:
+        for file in transaction.files:
             _write_file(project.root / file.path, file.old)
         remove_file(_journal(project))
     except Exception as second:
         raise PyggmlError(
-            f"`{change.doing}` stopped half-way: {error}",
-            f"Going back failed too ({second}). Remove the cause and run the command again: it finishes the change.",
+            f"`{transaction.doing}` stopped half-way: {error}",
+            f"Going back failed too ({second}). Remove the cause and run the command again to finish it.",
         ) from error
 
 
-def _check_files(project: Project, change: Change) -> None:
-    for file in change.files:
+def _check_files(project: Project, transaction: Transaction) -> None:
+    for file in transaction.files:
         target = project.root / file.path
-        now = target.read_bytes() if target.is_file() else None
-        if now != file.old:
+        if read_file(target) != file.old:
             raise PyggmlError(
-                f"{target} changed while `{change.doing}` was preparing", "Run the command again."
+                f"{target} changed while `{transaction.doing}` was being prepared", "Run the command again."
             )
 
 
-def _finish(project: Project, git: Git, change: Change) -> None:
+def _finish(project: Project, git: Git, transaction: Transaction) -> None:
     records = _records_dir(project)
-    if change.undoes is not None:
-        remove_file(records / f"{change.undoes:06d}.json")
-        git.run("update-ref", "-d", f"refs/pyggml/undo/{change.undoes:06d}")
+    if transaction.undoes is not None:
+        remove_file(records / f"{transaction.undoes:06d}.json")
+        git.run("update-ref", "-d", f"refs/pyggml/undo/{transaction.undoes:06d}")
         remove_file(_journal(project))
         return
     records.mkdir(parents=True, exist_ok=True)
     numbers = _numbers(project)
     number = numbers[-1] + 1 if numbers else 1
-    # Edits of the work tree are in no commit: a reference keeps their tree from being collected.
-    git.run("update-ref", f"refs/pyggml/undo/{number:06d}", _keeper(git, change))
+    # Edits are in no commit: a reference keeps git from collecting their tree.
+    git.run("update-ref", f"refs/pyggml/undo/{number:06d}", _keeper(git, transaction))
     _journal(project).replace(records / f"{number:06d}.json")
     for old in numbers[: -UNDO_DEPTH + 1] if len(numbers) >= UNDO_DEPTH else ():
         remove_file(records / f"{old:06d}.json")
         git.run("update-ref", "-d", f"refs/pyggml/undo/{old:06d}")
 
 
-def _keeper(git: Git, change: Change) -> str:
-    from pyggml.series.patchfile.mail import UNKNOWN_DATE, Identity
-    from pyggml.series.stack.commits import commit_tree
-
+def _keeper(git: Git, transaction: Transaction) -> str:
     who = Identity("pyggml", "pyggml@users.noreply.github.com", UNKNOWN_DATE)
-    return commit_tree(git, change.tree_old, change.head_old, who, f"before {change.doing}\n").id
+    message = f"before {transaction.doing}\n"
+    return commit_tree(git, transaction.tree_old, transaction.head_old, who, message).id
 
 
-def records(project: Project) -> list[Record]:
+def undo_records(project: Project) -> list[UndoRecord]:
     """What can be taken back, oldest first."""
-    found = []
-    for number in _numbers(project):
-        record = _decode((_records_dir(project) / f"{number:06d}.json").read_bytes())
-        found.append(Record(number, record.when, record.change))
-    return found
-
-
-def work_tree_state(git: Git) -> str:
-    """The tree of the tracked files as they lie there, edits included."""
-    return edited_tree(git, git.git_dir / "index")
+    directory = _records_dir(project)
+    return [_read_record(directory / f"{number:06d}.json", number) for number in _numbers(project)]
 
 
 def _numbers(project: Project) -> list[int]:
@@ -314,27 +293,28 @@ def _journal(project: Project) -> Path:
     return project.state_dir / "journal.json"
 
 
-def _encode(change: Change, when: float) -> bytes:
-    def pack(data: bytes | None) -> str | None:
-        return None if data is None else base64.b64encode(data).decode("ascii")
+@dataclass(frozen=True)
+class _Journal:
+    """A transaction as it is written down: pairs of old and new."""
 
-    document = {
-        "doing": change.doing,
-        "when": when,
-        "head": [change.head_old, change.head_new],
-        "tree": [change.tree_old, change.tree_new],
-        "undoes": change.undoes,
-        "files": [[os.fspath(f.path), pack(f.old), pack(f.new)] for f in change.files],
-    }
-    return json.dumps(document, indent=1).encode()
+    doing: str
+    when: float
+    head: tuple[str, str]
+    tree: tuple[str, str]
+    undoes: int | None
+    files: tuple[tuple[str, bytes | None, bytes | None], ...]
 
 
-def _decode(data: bytes) -> Record:
-    def unpack(text: str | None) -> bytes | None:
-        return None if text is None else base64.b64decode(text)
+def _encode(transaction: Transaction, when: float) -> bytes:
+    t = transaction
+    files = tuple((file.path, file.old, file.new) for file in t.files)
+    return to_json(
+        _Journal(t.doing, when, (t.head_old, t.head_new), (t.tree_old, t.tree_new), t.undoes, files)
+    )
 
-    document = json.loads(data)
-    files = tuple(FileChange(path, unpack(old), unpack(new)) for path, old, new in document["files"])
-    (head_old, head_new), (tree_old, tree_new) = document["head"], document["tree"]
-    change = Change(document["doing"], head_old, head_new, tree_old, tree_new, files, document["undoes"])
-    return Record(0, document["when"], change)
+
+def _read_record(path: Path, number: int = 0) -> UndoRecord:
+    journal = from_plain(_Journal, json.loads(path.read_bytes()))
+    files = tuple(FileChange(*file) for file in journal.files)
+    transaction = Transaction(journal.doing, *journal.head, *journal.tree, files, journal.undoes)
+    return UndoRecord(number, journal.when, transaction)

@@ -1,4 +1,4 @@
-"""Which hunks a newer file has already: what is looked at before a merge never changes the answer."""
+"""Which hunks a newer file has already: the quick check before a merge never changes the answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyggml.series.patchfile.diff import parse_diff
-from pyggml.series.patchfile.placement import result
-from pyggml.series.rebasing.contained_hunks import merge_contents, present
+from pyggml.series.patchfile.placement import patched
+from pyggml.series.rebasing.contained_hunks import contained_hunks, merge_contents
 
 LINE = st.sampled_from(["a\n", "b\n", "c\n", "}\n", "\n"])
 BASE = [f"line {n}\n" for n in range(12)]
@@ -33,6 +33,6 @@ def test_a_hunk_is_there_if_merging_it_alone_changes_nothing(ours: list[str], th
     wanted = tuple(
         number
         for number, (diff, hunk) in enumerate(hunks, 1)
-        if old != now and (merge_contents(old, now, result(replace(diff, hunks=(hunk,)), old)) == now)
+        if old != now and (merge_contents(old, now, patched(replace(diff, hunks=(hunk,)), old)) == now)
     )
-    assert present(diffs, lambda path: old, lambda path: now, {}) == wanted
+    assert contained_hunks(diffs, lambda path: old, lambda path: now, {}) == wanted

@@ -1,0 +1,43 @@
+"""Bringing in patches from other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyggml.errors import PyggmlError
+from pyggml.project import Project
+from pyggml.series.editing.publish import SeriesChange, publish_series
+from pyggml.series.patchfile.foreign import read_foreign
+from pyggml.series.stack.commits import apply_patches
+from pyggml.series.stack.series_file import Patch, slug
+from pyggml.series.worktree.files import work_tree_state
+from pyggml.series.worktree.session import Needs, changing
+
+
+def import_patches(project: Project, paths: tuple[Path, ...], pin_name: str | None = None) -> SeriesChange:
+    """Put patches on top of the series, in order, all of them or none.
+
+    Every hunk must apply at its stated line or fit in exactly one place; there is no fuzz.
+
+    Raises:
+        PyggmlError: not all of the series is applied, or a patch does not apply, is ambiguous, changes
+            nothing, or reaches outside the tree; the message names the file and the hunk.
+    """
+    foreign = read_foreign(paths)
+    with changing(project, "patch import", pin_name, Needs.SETTLED | Needs.OWN_PIN) as session:
+        work = session.work
+        if session.applied != len(work.series.patches):
+            raise PyggmlError(
+                f"{session.applied} of {len(work.series.patches)} patches are applied; "
+                "an import goes on top of all of them",
+                "Run first: pyggml patch apply",
+            )
+        entries = list(zip(work.series.patches, work.stack(), strict=True))
+        taken = {patch.name for patch in work.series.patches}
+        parent, tree = (entries[-1][1].id, entries[-1][1].tree) if entries else (work.base, work.series.base)
+        commits = apply_patches(work.git, parent, tree, foreign)
+        for patch, commit in zip(foreign, commits, strict=True):
+            name = slug(patch.title, taken)
+            taken.add(name)
+            entries.append((Patch(name, commit.tree), commit))
+        return publish_series(work, "patch import", entries, len(entries), work_tree_state(work.git))

@@ -1,0 +1,119 @@
+"""The one way for a command to open a project for a change: it says what it needs, and gets it or is refused."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.project import Project
+from pyggml.series.worktree.files import check_ready, edits
+from pyggml.series.worktree.position import known_position
+from pyggml.series.worktree.sequencer import refuse_waiting
+from pyggml.series.worktree.transaction import recover
+from pyggml.series.worktree.workspace import Workspace, open_workspace
+from pyggml.upstream.pins import read_pins
+from pyggml.upstream.store import repository
+
+
+class Needs(enum.Flag):
+    """What must hold before a command may change anything.
+
+    Attributes:
+        NOTHING_WAITING: no edit, conflict or rebase waits for the user.
+        NO_EDITS: no tracked file is edited.
+        KNOWN_HEAD: HEAD is at a position of the series, or of another pin's series.
+        OWN_PIN: HEAD is at a position of the series of this pin.
+        SETTLED: nothing waits, nothing is edited, and HEAD is at a known position.
+    """
+
+    NONE = 0
+    NOTHING_WAITING = enum.auto()
+    NO_EDITS = enum.auto()
+    KNOWN_HEAD = enum.auto()
+    OWN_PIN = enum.auto()
+    SETTLED = NOTHING_WAITING | NO_EDITS | KNOWN_HEAD
+
+
+@dataclass(frozen=True)
+class Session:
+    """A project that is locked for one command.
+
+    Attributes:
+        finished: the command that had been killed half-way and was finished first, if any.
+        applied: how many patches are applied, if the command asked for KNOWN_HEAD or OWN_PIN; 0 if HEAD is on
+            another pin's series.
+    """
+
+    work: Workspace
+    finished: str | None
+    applied: int = 0
+
+
+@contextmanager
+def locked(project: Project, doing: str) -> Iterator[tuple[Git, str | None]]:
+    """Hold the project's lock and finish what a killed command left.
+
+    Yields:
+        the vendored repository, which need not exist yet, and the command that was finished, if any.
+    """
+    with project.lock(doing):
+        git = repository(project, read_pins(project))
+        yield git, recover(project, git) if git.git_dir.is_dir() else None
+
+
+@contextmanager
+def changing(
+    project: Project, doing: str, pin_name: str | None = None, needs: Needs = Needs.NONE
+) -> Iterator[Session]:
+    """Open the project for a change.
+
+    Args:
+        doing: the command, for messages.
+
+    Raises:
+        PyggmlError: as `open_workspace` and `require`; or another process holds the project, or the vendored
+            repository is in the middle of a merge or the like, or on another branch.
+    """
+    with locked(project, doing) as (_, finished):
+        work = open_workspace(project, pin_name)
+        check_ready(work.git)
+        yield Session(work, finished, require(work, doing, needs))
+
+
+def require(work: Workspace, doing: str, needs: Needs) -> int:
+    """Refuse the command `doing` unless everything it needs is so.
+
+    Returns:
+        `Session.applied`.
+
+    Raises:
+        PyggmlError: something is not; the message says what, and the way out.
+    """
+    if Needs.NOTHING_WAITING in needs:
+        refuse_waiting(work.project)
+    if Needs.NO_EDITS in needs:
+        _refuse_edits(work, doing)
+    if not needs & (Needs.KNOWN_HEAD | Needs.OWN_PIN):
+        return 0
+    at = known_position(work)
+    if at is None and Needs.OWN_PIN in needs:
+        raise PyggmlError(
+            f"the work tree is on another pin than {work.pin.name}",
+            f"Bring it there with: pyggml patch apply --pin {work.pin.name}",
+        )
+    return at or 0
+
+
+def _refuse_edits(work: Workspace, doing: str) -> None:
+    edited = edits(work.git).tracked
+    if edited:
+        more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
+        raise PyggmlError(
+            f"{work.git.work_tree}: {edited[0]}{more} edited: `{doing}` would lose that",
+            "Keep it with `pyggml patch refresh` or `pyggml patch new NAME`, "
+            f"or put it aside with `git -C {work.git.work_tree} stash`.",
+        )
