@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.context import Context
+from pyggml.ggml.device import Backend, BufferType, Device
+from pyggml.ggml.tensor import Tensor
 from pyggml.ggml.types import tensor_type
 
-if TYPE_CHECKING:
-    from pyggml.ggml.context import Context
-    from pyggml.ggml.tensor import Tensor
 
-
-def read_gguf(path: Path, context: Context, place: Any) -> dict[str, Tensor]:
-    """The tensors of a file, in a context and in memory of a device.
+def read_gguf(path: Path, context: Context, place: Device | Backend | BufferType) -> dict[str, Tensor]:
+    """The tensors of a file, in a context and in a device's memory.
 
     Args:
-        context: a new one with capacity for all of them; the file's names stay.
-        place: a Device, Backend or BufferType.
+        context: a new one with capacity for all of them; they keep the file's names.
 
     Raises:
-        PyggmlError: it is no GGUF file, or holds a type that this build has not; see also Context.allocate.
+        PyggmlError: it is not a GGUF file, or holds a type that this build does not have; see also
+            Context.allocate.
     """
     import gguf
 
@@ -45,7 +43,7 @@ def read_gguf(path: Path, context: Context, place: Any) -> dict[str, Tensor]:
 
 
 def write_gguf(path: Path, tensors: Mapping[str, Tensor], arch: str = "pyggml") -> None:
-    """Write tensors, and nothing else, to a file; quantised ones as the blocks that they are.
+    """Write tensors, and nothing else, to a file; quantised ones block by block as they are.
 
     Args:
         arch: the file's general.architecture.

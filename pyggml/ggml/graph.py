@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
 from pyggml.ggml.library import load
-from pyggml.ggml.memory import Stamp
-from pyggml.ggml.tensor import Tensor
-
-if TYPE_CHECKING:
-    from pyggml.ggml.context import Context
+from pyggml.ggml.ownership import Pool, Stamp
+from pyggml.ggml.tensor import Tensor, sources_of
 
 _LARGEST = 1 << 24
 
@@ -24,12 +21,12 @@ class Graph(Handle):
         bound: the scheduler or allocator that has it, once it has memory; a graph gets memory once.
     """
 
-    def __init__(self, context: Context, *outputs: Tensor, size: int | None = None) -> None:
+    def __init__(self, context: Pool, *outputs: Tensor, size: int | None = None) -> None:
         """
         Args:
             outputs: what to compute.
-            size: nodes (and leaves) that it holds; by default as many as the tensors that there are now and
-                half as many again, at least 64.
+            size: room for nodes (and as many leaves); by default one and a half times the tensors that there
+                are now, at least 64.
 
         Raises:
             PyggmlError: a tensor is of a context that `context` does not use, or the graph is too small.
@@ -39,7 +36,7 @@ class Graph(Handle):
         ffi, lib = self._bindings.ffi, self._bindings.lib
         context.check()
         if size is None:
-            size = max(64, sum(_count(one) for one in context.reach()) * 3 // 2)
+            size = max(64, sum(one.count() for one in context.reach()) * 3 // 2)
         if not isinstance(size, int) or not 1 <= size <= _LARGEST:
             raise PyggmlError(f"a graph of {size!r} nodes is asked for; 1 to {_LARGEST:,} are possible")
         self.size = size
@@ -51,7 +48,7 @@ class Graph(Handle):
         self.bound: Stamp | None = None
         self.stamps: set[Stamp] = set()
         self.ready_for: Handle | None = None
-        # Leaves that no node reads: C does not tell them.
+        # Leaves that no node reads: nothing in C lists them.
         self.lone: dict[Any, None] = {}
         super().__init__(f"a graph of {context.label}", context)
         self.add(*outputs)
@@ -62,17 +59,17 @@ class Graph(Handle):
         return int(self._bindings.lib.ggml_graph_n_nodes(self.raw))
 
     def add(self, *outputs: Tensor) -> Graph:
-        """Compute these as well, after what is there (ggml_build_forward_expand). Returns: self.
+        """Compute these as well, after the nodes that there are (ggml_build_forward_expand). Returns: self.
 
         Raises:
-            PyggmlError: it has memory already, does not hold so many nodes, or a tensor is none of its
-                context's.
+            PyggmlError: it has memory already, has no room for the nodes, or a tensor is of a context that its
+                own does not use.
             ClosedError, StaleError: a tensor that is needed lost its memory.
         """
         with self.using(), self.context.using():
             self.ready_for = None
             if self.bound is not None and outputs:
-                raise PyggmlError(f"{self.label} has memory already; nothing can be added any more")
+                raise PyggmlError(f"{self.label} has memory already; nothing can be added")
             for tensor in outputs:
                 if not isinstance(tensor, Tensor):
                     raise PyggmlError(f"a graph computes tensors, not a {type(tensor).__name__}")
@@ -97,18 +94,18 @@ class Graph(Handle):
         """`struct ggml_tensor *` of its nodes."""
         ffi, lib = self._bindings.ffi, self._bindings.lib
         count = lib.ggml_graph_n_nodes(self.raw)
-        found: list[Any] = ffi.unpack(lib.ggml_graph_nodes(self.raw), count) if count else []
-        return found
+        nodes: list[Any] = ffi.unpack(lib.ggml_graph_nodes(self.raw), count) if count else []
+        return nodes
 
     def _check_room(self, tensor: Tensor) -> None:
         """Expanding a graph that is too small is an assertion in ggml; stale sources are freed memory."""
         contexts = list(self.context.reach())
-        if sum(_count(one) for one in contexts) <= self.size and not any(one.bound for one in contexts):
+        if sum(one.count() for one in contexts) <= self.size and not any(one.bound for one in contexts):
             return
         known = set(self.raw_nodes())
         leaves: set[Any] = set(self.lone)
         for raw in known:
-            leaves.update(_sources(raw, known))
+            leaves.update(one for one in sources_of(raw) if one not in known)
         nodes, pending = set(known), [tensor.raw]
         while pending:
             raw = pending.pop()
@@ -116,7 +113,7 @@ class Graph(Handle):
                 continue
             Tensor(self.context, raw).check_usable()
             (leaves if raw.op == 0 else nodes).add(raw)
-            pending.extend(source for source in self._bindings.ffi.unpack(raw.src, 10) if source)
+            pending.extend(sources_of(raw))
         if max(len(nodes), len(leaves)) > self.size:
             raise PyggmlError(
                 f"{tensor.described()} needs {len(nodes)} nodes and {len(leaves)} leaves, and {self.label} "
@@ -126,12 +123,3 @@ class Graph(Handle):
 
     def _release(self) -> None:
         self._bindings.lib.ggml_free(self._own)
-
-
-def _sources(raw: Any, nodes: set[Any]) -> list[Any]:
-    return [one for one in load().ffi.unpack(raw.src, 10) if one and one not in nodes]
-
-
-def _count(context: Context) -> int:
-    lib = load().lib
-    return int(lib.ggml_used_mem(context.raw) // lib.ggml_tensor_overhead())

@@ -1,4 +1,4 @@
-"""Handles on C objects: closed once, refused afterwards, freed only when nothing uses the memory any more."""
+"""Handles on C objects: closed once, unusable afterwards, freed when nothing uses the memory any more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from pyggml.errors import PyggmlError
 
@@ -21,33 +21,37 @@ class ThreadError(PyggmlError):
 
 
 class Use:
-    """The block in which one thread uses a handle (see Handle.using); the same thread may nest it."""
+    """The block in which one thread uses a handle (see Handle.using); the thread may nest it."""
 
-    __slots__ = ("_handle", "_lock")
+    __slots__ = ("_handle", "lock")
 
     def __init__(self, handle: Handle) -> None:
         # Weakly, or every handle would be a cycle.
         self._handle = weakref.ref(handle)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def __enter__(self) -> None:
         handle = self._handle()
-        if not self._lock.acquire(blocking=False):
-            label = handle.label if handle is not None else "a handle"
-            raise ThreadError(
-                f"{label} is in use by another thread",
-                "Give every thread its own, or take turns with a threading.Lock.",
-            )
+        if not self.lock.acquire(blocking=False):
+            self.refuse()
         if handle is None or handle._closed:
-            self._lock.release()
+            self.lock.release()
             raise ClosedError(f"{handle.label if handle is not None else 'the handle'} is closed")
 
+    def refuse(self) -> NoReturn:
+        """Raise ThreadError: another thread holds `lock`."""
+        handle = self._handle()
+        raise ThreadError(
+            f"{handle.label if handle is not None else 'a handle'} is in use by another thread",
+            "Give every thread its own, or take turns with a threading.Lock.",
+        )
+
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
 class Lease:
-    """Memory of a handle is in use until this is given back, or collected; the handle may close meanwhile."""
+    """Keeps the memory of a handle until it is given back or collected; the handle may be closed meanwhile."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle: Handle | None = handle
@@ -76,10 +80,10 @@ _counting = threading.RLock()
 class Handle:
     """Base of everything that stands for a C object.
 
-    Rules: double close is harmless; use after close raises ClosedError; closing a parent closes its children
+    Rules: closing twice is harmless; use after close raises ClosedError; closing a parent closes its children
     first; a child keeps its parents alive; a lease (a numpy view, a transfer in another thread) postpones the
     freeing of the memory, not the closing of the handle; a second thread gets ThreadError; nothing is freed
-    while the interpreter ends (the process gives everything back).
+    while the interpreter shuts down.
 
     A subclass makes its C object, then calls `super().__init__(label, *parents)` as the last thing that can
     fail, implements `_release()` (free the C object; called exactly once, never raises) and opens every
@@ -88,6 +92,9 @@ class Handle:
 
     label: str
     """What messages call it, for example `context 'weights'`."""
+
+    _closed: bool = True
+    """Until it is made, and from close on."""
 
     def __init__(self, label: str, *parents: Handle) -> None:
         """
@@ -112,11 +119,11 @@ class Handle:
     @property
     def closed(self) -> bool:
         """Whether it, or something it belongs to, was closed."""
-        return getattr(self, "_closed", True)
+        return self._closed
 
     def check(self) -> None:
         """Raise ClosedError if it is closed."""
-        if self.closed:
+        if self._closed:
             raise ClosedError(f"{getattr(self, 'label', 'the handle')} is closed")
 
     def using(self) -> Use:

@@ -1,4 +1,4 @@
-"""The bindings of this process, found once: native.load checks every time where the build lies."""
+"""The bindings of this process, looked up once: native.load checks the build directory on every call."""
 
 from __future__ import annotations
 

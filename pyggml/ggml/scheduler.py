@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyggml.errors import PyggmlError
-from pyggml.ggml.backend import Backend, check_status
-from pyggml.ggml.context import Context
-from pyggml.ggml.device import BufferType
+from pyggml.ggml.device import Backend, BufferType, check_op, check_status, free_memory
 from pyggml.ggml.graph import Graph
+from pyggml.ggml.graph_memory import GraphMemory, bind, check_bound, running, survey
 from pyggml.ggml.library import load
-from pyggml.ggml.memory import Owner
-from pyggml.ggml.metarules import Spreads, check_graph, is_host_view, spread_of
-from pyggml.ggml.placement import Placement, bind, check_bound, check_op, place, running
-from pyggml.ggml.precautions import check_copies, check_leaves, check_places
-from pyggml.ggml.split import Axis
-from pyggml.ggml.splits import Split, read_splits
+from pyggml.ggml.meta import MetaDevice
+from pyggml.ggml.mirrored import SplitMemory, States, check_leaves, is_host_view, state_of, wrong_view
+from pyggml.ggml.ownership import Pool
+from pyggml.ggml.scheduler_splits import Split, read_splits
+from pyggml.ggml.split_state import Axis
 from pyggml.ggml.tensor import Tensor, is_view_op
 
 MOST_BACKENDS = 16
@@ -28,7 +26,7 @@ MOST_RESULTS = 1_000_000
 EvalCallback = Callable[[Tensor, bool], bool]
 
 
-class Scheduler(Owner):
+class Scheduler(SplitMemory):
     """Computes graphs on several backends (`ggml_backend_sched_t`); the first one has the highest priority.
 
     It has one graph at a time. A graph gets memory once and can then be computed again and again; `reset`, or
@@ -51,9 +49,9 @@ class Scheduler(Owner):
         """
         Args:
             backends: 1 to 16; the last one is the CPU's.
-            buffer_types: where each backend's results go; by default its device's own memory.
+            buffer_types: the memory for each backend's results; by default its device's own.
             graph_size: nodes and leaves of the largest graph; about 20 KB each.
-            parallel: four copies of every input, so that the next graph's inputs can be set meanwhile.
+            parallel: keep four copies of every input, so that inputs can be set while a graph is computed.
             op_offload: backends may take over operations whose weights are on the host.
 
         Raises:
@@ -68,11 +66,11 @@ class Scheduler(Owner):
                 raise PyggmlError(f"a scheduler has backends, not a {type(one).__name__}")
             one.check()
         if len(set(backends)) != len(backends):
-            raise PyggmlError("a backend comes twice; make another one of the same device")
+            raise PyggmlError("a backend is given twice; make another one of the same device")
         if backends[-1].device.kind != "cpu":
             raise PyggmlError(
                 f"the last backend must be the CPU's, not {backends[-1].label}",
-                "It computes what no other one can.",
+                "It computes what the others cannot.",
             )
         types = [one.device.buffer_type for one in backends] if buffer_types is None else list(buffer_types)
         if len(types) != len(backends):
@@ -94,10 +92,10 @@ class Scheduler(Owner):
         self.raw: Any = self._new()
         self._assigned: dict[Any, Backend] = {}
         # Assigned tensors are remembered by address, so their contexts must stay.
-        self._kept: list[Context] = []
+        self._kept: list[Pool] = []
         self._in_graph: set[Any] = set()
         self._graph: Graph | None = None
-        self._placement: Placement | None = None
+        self._memory: GraphMemory | None = None
         self._eval: Any = None
         self._probe: Any = None
         self._computing = False
@@ -111,7 +109,7 @@ class Scheduler(Owner):
             return int(self._bindings.lib.ggml_backend_sched_get_n_copies(self.raw))
 
     def buffer_size(self, backend: Backend) -> int:
-        """Bytes that it holds for the results on a backend; backends that share memory count once."""
+        """Bytes that it holds for results on a backend; backends that share memory count once."""
         with self.using():
             return int(self._bindings.lib.ggml_backend_sched_get_buffer_size(self.raw, self._own(backend)))
 
@@ -119,8 +117,8 @@ class Scheduler(Owner):
         """Compute a tensor on a backend, whatever the scheduler would choose; until the next reset.
 
         Raises:
-            PyggmlError: the backend is not one of its, cannot compute the operation or not use the memory that
-                the tensor has, or the tensor is a view (which is always where its source is).
+            PyggmlError: the backend is not one of the scheduler's, cannot compute the operation or use the
+                tensor's memory, or the tensor is a view (which is always where its source is).
         """
         with self.using():
             self._idle()
@@ -154,7 +152,7 @@ class Scheduler(Owner):
             return next((one for one in self.backends if one.raw == raw), None)
 
     def reserve(self, graph: Graph) -> None:
-        """Get memory for a graph like this one. The graph itself is used up: build another to compute.
+        """Get memory for a graph of this shape. The graph itself is used up: build another one to compute.
 
         Raises:
             PyggmlError: see `allocate`.
@@ -163,13 +161,13 @@ class Scheduler(Owner):
             self._idle()
             if graph.bound is not None:
                 raise PyggmlError(f"{graph.label} has been taken already")
-            placement = self._begin(graph)
+            memory = self._begin(graph)
             with running(graph):
                 done = self._bindings.guarded(
                     self._bindings.lib.ggml_backend_sched_reserve, self.raw, graph.raw
                 )
             # The sources of its nodes are the scheduler's now.
-            bind(graph, placement, self)
+            bind(graph, memory, self)
             self._forget()
             if not done:
                 raise PyggmlError(self._too_little(graph))
@@ -189,21 +187,21 @@ class Scheduler(Owner):
             if check_bound(graph, self):
                 return
             assigned = dict(self._assigned) if self._graph is None else {}
-            placement = self._begin(graph)
+            memory = self._begin(graph)
             with running(graph):
-                looked = self._check_in_place(graph, placement, assigned)
-                done = self._grow(graph, placement, assigned, looked) and self._bindings.guarded(
+                looked = self._check_in_place(graph, memory, assigned)
+                done = self._grow(graph, memory, assigned, looked) and self._bindings.guarded(
                     self._bindings.lib.ggml_backend_sched_alloc_graph, self.raw, graph.raw
                 )
-            bind(graph, placement, self)
+            bind(graph, memory, self)
             if not done:
                 self._forget()
                 self._bindings.lib.ggml_backend_sched_reset(self.raw)
                 raise PyggmlError(self._too_little(graph))
-            self._graph, self._placement = graph, placement
-            self._in_graph = set(placement.all())
+            self._graph, self._memory = graph, memory
+            self._in_graph = set(memory.all())
             try:
-                check_copies(self, placement)
+                self._check_copies(memory)
             except PyggmlError:
                 self._forget()
                 self._bindings.lib.ggml_backend_sched_reset(self.raw)
@@ -213,8 +211,8 @@ class Scheduler(Owner):
         """Compute a graph, allocating it first if that was not done, and wait for it.
 
         Raises:
-            PyggmlError: see `allocate`; or a backend failed. What only the data shows ends the process: indices
-                out of range in get_rows and set_rows.
+            PyggmlError: see `allocate`; or a backend failed. Wrong data ends the process: indices out of range
+                in get_rows and set_rows.
             Whatever the eval callback raises.
         """
         with self.using(), graph.using():
@@ -231,7 +229,7 @@ class Scheduler(Owner):
         check_status(status, f"{self.label} computing {graph.label}")
 
     def synchronize(self) -> None:
-        """Wait for everything that was begun."""
+        """Wait for everything that was started."""
         with self.using():
             self._bindings.lib.ggml_backend_sched_synchronize(self.raw)
 
@@ -244,21 +242,21 @@ class Scheduler(Owner):
 
     @property
     def splits(self) -> list[Split]:
-        """The parts that the graph was cut into, in the order of computation; none without a graph."""
+        """The splits of its graph, in the order of computation; none without a graph."""
         with self.using():
-            if self._graph is None or self._placement is None:
+            if self._graph is None or self._memory is None:
                 return []
             with self._graph.using():
-                return read_splits(self, self._graph, self._placement)
+                return read_splits(self.raw, self.backends, self._graph, self._memory)
 
     def on_eval(self, callback: EvalCallback | None) -> None:
         """Have a function called for every node: `callback(tensor, ask)`.
 
-        Asked (ask is True), it says whether it wants to see that node; told (ask is False), it can read the
-        node's data, and stops the computation of the node's split by returning False (upstream goes on with the
-        next split: ggml-backend.cpp, ggml_backend_sched_compute_splits). An exception comes out of `compute`.
-        The tensor is for use within the call, which may close handles (they are freed after the computation)
-        but not change this scheduler. None takes the function away.
+        With ask True it returns whether it wants to see that node; with ask False it can read the node's data,
+        and stops the computation of the node's split by returning False (upstream goes on with the next split:
+        ggml-backend.cpp, ggml_backend_sched_compute_splits). Its exception comes out of `compute`. The tensor
+        may be used within the call only. The call may close handles (they are freed after the computation) but
+        not change this scheduler. None removes the function.
         """
         ffi, lib = self._bindings.ffi, self._bindings.lib
         with self.using():
@@ -274,7 +272,7 @@ class Scheduler(Owner):
                 graph = self._graph
                 self.check()
                 if graph is None:
-                    raise PyggmlError(f"{self.label} computes a graph that pyggml did not give it")
+                    raise PyggmlError(f"{self.label} is computing a graph that pyggml did not give it")
                 if ask and any(kind.is_meta for kind in self.buffer_types) and is_host_view(raw):
                     # Nothing is computed there, and a MetaDevice must not stop after it.
                     return False
@@ -296,99 +294,145 @@ class Scheduler(Owner):
 
     def _idle(self) -> None:
         if self._computing:
-            raise PyggmlError(f"{self.label} is computing", "A callback can read, but not change what runs.")
+            raise PyggmlError(
+                f"{self.label} is computing", "A callback can read, but not change the scheduler."
+            )
 
     def _own(self, backend: Any) -> Any:
         if backend not in self.backends:
             raise PyggmlError(f"{getattr(backend, 'label', backend)!s:.80} is not a backend of {self.label}")
         return backend.raw
 
-    def _begin(self, graph: Graph) -> Placement:
-        placement = place(graph, self)
-        count = len(placement.nodes) + len(placement.leaves) + len(self._assigned)
+    def _begin(self, graph: Graph) -> GraphMemory:
+        memory = survey(graph, self)
+        count = len(memory.nodes) + len(memory.leaves) + len(self._assigned)
         if count > self.graph_size:
             raise PyggmlError(
-                f"{graph.label} has {len(placement.nodes)} nodes and {len(placement.leaves)} leaves, and "
+                f"{graph.label} has {len(memory.nodes)} nodes and {len(memory.leaves)} leaves, and "
                 f"{self.label} takes {self.graph_size} in all",
                 "Give the scheduler a larger graph_size.",
             )
-        check_places(self, graph, placement)
-        check_leaves(self, graph, placement, self._parallel)
-        self._check_meta(graph, placement)
+        self._check_places(graph, memory)
+        check_leaves(self.label, graph.context, memory, parallel=self._parallel)
+        self._check_meta(graph, memory)
         if self._graph is not None:
             self._forget()
             self._bindings.lib.ggml_backend_sched_reset(self.raw)
         self.generation += 1
-        return placement
+        return memory
 
-    def _check_meta(self, graph: Graph, placement: Placement) -> None:
+    def _check_meta(self, graph: Graph, memory: GraphMemory) -> None:
         metas = [one for one in range(len(self.backends)) if self.buffer_types[one].is_meta]
         if not metas:
             return
-        from pyggml.ggml.meta import MetaDevice, check_memory
-
         lib = self._bindings.lib
         elsewhere = {raw: one for raw, one in self._assigned.items() if one.device.kind != "meta"}
         device = self.buffer_types[metas[0]].device
         assert isinstance(device, MetaDevice)  # noqa: S101
-        spreads = check_graph(graph, elsewhere, len(device.devices), trust=device.trust_upstream)
+        states = device.check_graph(graph, elsewhere)
         # stc_compute in ggml_backend_meta_buffer_type_alloc_buffer.
-        self._results += len(placement.nodes) * 2 + len(placement.leaves)
+        self._results += len(memory.nodes) * 2 + len(memory.leaves)
         if self._results > MOST_RESULTS:
             raise PyggmlError(
                 f"{self.label} has allocated graphs of {MOST_RESULTS} tensors without computing one",
                 "Upstream has room for that many on a MetaDevice: compute meanwhile, or make a new scheduler.",
             )
-        sums = [
-            lib.ggml_nbytes(raw) for raw in placement.nodes if self._is_sum(graph, raw, elsewhere, spreads)
-        ]
+        sums = [lib.ggml_nbytes(raw) for raw in memory.nodes if self._is_sum(graph, raw, elsewhere, states)]
         for number in metas:
             backend = self.backends[number]
             held = lib.ggml_backend_sched_get_buffer_size(self.raw, backend.raw)
             steps = (len(backend.device.devices) - 1).bit_length()  # type: ignore[attr-defined]
-            needed = self._measure(graph, placement)[number] + steps * max(sums, default=0)
-            check_memory(self.buffer_types[number], needed, held)
+            needed = self._measure(graph, memory)[number] + steps * max(sums, default=0)
+            self.buffer_types[number].check_free(needed, held)
 
     @staticmethod
-    def _is_sum(graph: Graph, raw: Any, elsewhere: dict[Any, Backend], spreads: Spreads) -> bool:
-        if raw in elsewhere or spreads.get(raw) is None:
+    def _is_sum(graph: Graph, raw: Any, elsewhere: dict[Any, Backend], states: States) -> bool:
+        if raw in elsewhere or states.get(raw) is None:
             return False
-        spread = spread_of(graph.context, raw, spreads, synced=False)
-        return spread is not None and spread.axis == Axis.PARTIAL
+        state = state_of(graph.context, raw, states, synced=False)
+        return state is not None and state.axis == Axis.PARTIAL
 
-    def _grow(self, graph: Graph, placement: Placement, assigned: dict[Any, Backend], always: bool) -> bool:
+    def _check_places(self, graph: Graph, memory: GraphMemory) -> None:
+        """Every tensor with memory must be where a backend can use it, every node where one can compute it.
+
+        Raises:
+            PyggmlError: one is not; upstream aborts in ggml_backend_sched_split_graph.
+        """
+        ffi, lib = self._bindings.ffi, self._bindings.lib
+        usable: dict[Any, list[Backend]] = {}
+        for number, raw in enumerate(memory.all()):
+            buffer = (raw.view_src or raw).buffer
+            backends = self.backends
+            if buffer:
+                kind = buffer.buft
+                if kind not in usable:
+                    usable[kind] = [one for one in backends if lib.ggml_backend_supports_buft(one.raw, kind)]
+                backends = usable[kind]
+                if not backends:
+                    name = ffi.string(lib.ggml_backend_buft_name(kind)).decode("utf-8", "replace")
+                    raise PyggmlError(
+                        f"{Tensor(graph.context, raw).described()} is in {name}, which no backend of "
+                        f"{self.label} uses"
+                    )
+            if number < len(memory.nodes):
+                check_op(graph.context, raw, backends)
+
+    def _check_copies(self, memory: GraphMemory) -> None:
+        """The copies of an allocated graph's inputs must be such as a meta device can make.
+
+        Raises:
+            PyggmlError: one is not; upstream asserts it when the copy is made.
+        """
+        if not any(kind.is_meta for kind in self.buffer_types):
+            return
+        for split in self.splits:
+            device = split.backend.device
+            if isinstance(device, MetaDevice) and not device.trust_upstream:
+                wrong = wrong_view(memory.nodes[split.start : split.end])
+                if wrong:
+                    raise PyggmlError(
+                        f"a MetaDevice cannot compute nodes {split.start} to {split.end - 1}: they {wrong}",
+                        "Change the order of the graph: ggml_backend_meta_graph_compute asserts this.",
+                    )
+            for copy in split.inputs:
+                backend = self.assignment(copy.source)
+                if backend is not None and backend.device.kind == "meta":
+                    source = copy.source
+                    self.check_transfer(source.context, source.raw, 0, source.nbytes, writing=False)
+
+    def _grow(self, graph: Graph, memory: GraphMemory, assigned: dict[Any, Backend], always: bool) -> bool:
         """Get the memory that the graph needs beyond what there is.
 
         Allocating would do that as well, but goes on without memory when there is none (ggml-backend.cpp,
-        ggml_backend_sched_alloc_splits). Reserving uses the graph up, so its sources are put back; it also
-        begins the copies of inputs at number 0, so it is not done without need.
+        ggml_backend_sched_alloc_splits). Reserving replaces the graph's sources, so they are restored; it also
+        starts the copies of inputs at number 0 again, so it is done only when needed.
         """
         lib = self._bindings.lib
-        sizes = self._measure(graph, placement)
+        sizes = self._measure(graph, memory)
         held = [lib.ggml_backend_sched_get_buffer_size(self.raw, one.raw) for one in self.backends]
         if not always and sum(held) and all(size <= there for size, there in zip(sizes, held, strict=True)):
             return True
-        with self._sources_kept(placement):
+        with self._sources_kept(memory):
             done = self._bindings.guarded(lib.ggml_backend_sched_reserve, self.raw, graph.raw)
         self._assign_all(assigned)
         return bool(done)
 
-    def _check_in_place(self, graph: Graph, placement: Placement, assigned: dict[Any, Backend]) -> bool:
-        """Operations that write into another tensor must be where that is; upstream does not see to it.
+    def _check_in_place(self, graph: Graph, memory: GraphMemory, assigned: dict[Any, Backend]) -> bool:
+        """Operations that write into another tensor must be where that is; upstream does not ensure it.
 
         Returns:
             Whether the graph was split, so that memory must be reserved for it.
         """
-        without = set(placement.without)
+        without = set(memory.without)
         nodes = [
             raw
-            for raw in placement.nodes
+            for raw in memory.nodes
             if raw.view_src in without and not is_view_op(Tensor(graph.context, raw).op)
         ]
         if not nodes:
             return False
         lib = self._bindings.lib
-        with self._sources_kept(placement):
+        with self._sources_kept(memory):
             lib.ggml_backend_sched_split_graph(self.raw, graph.raw)
         wrong = None
         for raw in nodes:
@@ -416,50 +460,48 @@ class Scheduler(Owner):
         for raw, backend in assigned.items():
             self._bindings.lib.ggml_backend_sched_set_tensor_backend(self.raw, raw, backend.raw)
 
-    def _measure(self, graph: Graph, placement: Placement) -> list[int]:
-        """Bytes for each backend at most, by another scheduler: this one would free its memory."""
+    def _measure(self, graph: Graph, memory: GraphMemory) -> list[int]:
+        """Upper bound of bytes for each backend, by another scheduler: this one would free its memory."""
         ffi, lib = self._bindings.ffi, self._bindings.lib
         if self._probe is None:
             self._probe = ffi.gc(self._new(), lib.ggml_backend_sched_free)
         sizes = ffi.new("size_t[]", len(self.backends))
-        with self._sources_kept(placement):
+        with self._sources_kept(memory):
             lib.ggml_backend_sched_reserve_size(self._probe, graph.raw, sizes)
-        # It begins by forgetting assignments, so what is assigned may come on top.
+        # It forgets assignments first, so what is assigned may come on top.
         extra = dict.fromkeys(self.backends, 0)
         for raw, backend in self._assigned.items():
             extra[backend] += lib.ggml_nbytes(raw)
         return [size + extra[one] for size, one in zip(sizes, self.backends, strict=True)]
 
     @contextlib.contextmanager
-    def _sources_kept(self, placement: Placement) -> Iterator[None]:
-        """Splitting a graph puts copies in place of its nodes' sources: put those back."""
+    def _sources_kept(self, memory: GraphMemory) -> Iterator[None]:
+        """Splitting a graph replaces its nodes' sources by copies: restore them at the end of the block."""
         ffi = self._bindings.ffi
-        kept = [bytes(ffi.buffer(raw.src)) for raw in placement.nodes]
+        kept = [bytes(ffi.buffer(raw.src)) for raw in memory.nodes]
         try:
             yield
         finally:
-            for raw, data in zip(placement.nodes, kept, strict=True):
+            for raw, data in zip(memory.nodes, kept, strict=True):
                 ffi.memmove(raw.src, data, len(data))
 
     def _forget(self) -> None:
         self.generation += 1
-        self._graph = self._placement = None
+        self._graph = self._memory = None
         self._in_graph = set()
         self._kept = []
         self._assigned.clear()
 
     def _too_little(self, graph: Graph) -> str:
-        from pyggml.ggml.buffer import free_memory
-
         largest = max(graph.nodes, key=lambda one: one.nbytes)
         return (
-            f"memory for {graph.label} is not to be had in "
+            f"no memory for {graph.label} in "
             f"{', '.join(free_memory(kind) for kind in self.buffer_types)}; the largest of its nodes is "
             f"{largest.described()} with {largest.nbytes} bytes"
         )
 
     def _on_close(self) -> None:
-        self._graph = self._placement = None
+        self._graph = self._memory = None
 
     def _release(self) -> None:
         if self._probe is not None:

@@ -25,14 +25,14 @@ _NUMPY = {
 
 @dataclass(frozen=True)
 class TensorType:
-    """A type of ggml.h's `enum ggml_type`.
+    """A value of ggml.h's `enum ggml_type`.
 
     Attributes:
         number: the enumerator's value.
-        name: as ggml_type_name says it, in lower case: `f32`, `bf16`, `q8_0`.
-        block: elements of a block; a row's length is a multiple of it.
-        block_bytes: bytes of a block.
-        dtype: numpy's type of an element, or None for types whose blocks are no numbers (quantised ones).
+        name: ggml_type_name's, in lower case: `f32`, `bf16`, `q8_0`.
+        block: elements in a block; a row's length is a multiple of it.
+        block_bytes: bytes in a block.
+        dtype: numpy's type of an element, or None for quantised types.
     """
 
     number: int
@@ -42,7 +42,7 @@ class TensorType:
     dtype: np.dtype[Any] | None
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a row of that many elements."""
+        """Bytes in a row of that many elements."""
         return elements // self.block * self.block_bytes
 
     def __str__(self) -> str:
@@ -57,18 +57,18 @@ def types() -> dict[str, TensorType]:
 
     bindings = load()
     ffi, lib = bindings.ffi, bindings.lib
-    found = {}
+    by_name = {}
     for number in range(lib.GGML_TYPE_COUNT):
         block = lib.ggml_blck_size(number)
         if block <= 0:
-            # A type that upstream has removed keeps its number.
+            # The number of a type that upstream has removed.
             continue
         name = ffi.string(lib.ggml_type_name(number)).decode().lower()
         dtype = np.dtype(_NUMPY[name]) if name in _NUMPY else None
         if name == "bf16":
             dtype = np.dtype(ml_dtypes.bfloat16)
-        found[name] = TensorType(number, name, block, lib.ggml_type_size(number), dtype)
-    return found
+        by_name[name] = TensorType(number, name, block, lib.ggml_type_size(number), dtype)
+    return by_name
 
 
 @functools.cache

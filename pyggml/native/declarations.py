@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyggml.errors import PyggmlError
-from pyggml.native.fold import fold
+from pyggml.native.constant_expressions import fold
 from pyggml.native.preprocess import Compiler, Line, Preprocessed, preprocess
 
 _PRELUDE = "".join(

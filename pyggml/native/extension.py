@@ -21,6 +21,7 @@ from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
 from pyggml.native.callbacks import glue_declarations
 from pyggml.native.declarations import Declarations
+from pyggml.native.plain_calls import plain_functions, rewrite_calls
 from pyggml.native.preprocess import (
     INCLUDE_DIRS,
     Compiler,
@@ -28,7 +29,6 @@ from pyggml.native.preprocess import (
     include_text,
     run_compiler,
 )
-from pyggml.native.quick import keep_lock, quick_functions
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 EXPECTED_SECONDS = 12
@@ -89,7 +89,7 @@ def extension_key(inputs: Inputs) -> str:
         [str(inputs.compiler.program), inputs.compiler.version, *inputs.compiler.flags, *_FLAGS],
         [library.name for library in inputs.libraries],
         cffi.__version__,
-        sorted(quick_functions(inputs.declarations)),
+        sorted(plain_functions(inputs.declarations)),
         sys.version,
         SUFFIX,
     ]
@@ -180,7 +180,9 @@ def _generate(inputs: Inputs, name: str, target: Path) -> None:
         # cffi says on standard output what it does, and that belongs to the command's result.
         with contextlib.redirect_stdout(io.StringIO()):
             ffi.emit_c_code(str(target))
-        target.write_text(keep_lock(target.read_text("utf-8"), quick_functions(inputs.declarations)), "utf-8")
+        target.write_text(
+            rewrite_calls(target.read_text("utf-8"), plain_functions(inputs.declarations)), "utf-8"
+        )
     except (cffi.CDefError, cffi.FFIError) as error:
         raise PyggmlError(f"cffi does not take the declarations of {inputs.source}: {error}") from error
 

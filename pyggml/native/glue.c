@@ -1,5 +1,8 @@
-/* What must not depend on Python being alive: the abort message, and silence after the interpreter's end.
+/* What cannot be written in Python: how a failed assertion is reported, and silence after the interpreter's end.
    Compiled into the extension, after the headers of the build. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,8 +22,51 @@ static void pyggml_write(const char * text, size_t left) {
     }
 }
 
+/* The plain C functions of ggml.h are called through PYGGML_COME_BACK (see plain_calls.py): an assertion that
+   fails in one of them raises AssertionError with upstream's text. Only C frames are jumped over. */
+static __thread jmp_buf * pyggml_way_back = NULL;
+static __thread char pyggml_assertion[2048];
+
+#define PYGGML_COME_BACK(CALL, CLEAN_UP)                                                          \
+    do {                                                                                          \
+        jmp_buf here;                                                                             \
+        jmp_buf * outer = pyggml_way_back;                                                        \
+        if (_setjmp(here) == 0) {                                                                 \
+            pyggml_way_back = &here;                                                              \
+            CALL                                                                                  \
+            pyggml_way_back = outer;                                                              \
+        } else {                                                                                  \
+            pyggml_way_back = outer;                                                              \
+            CLEAN_UP                                                                              \
+            PyErr_SetString(PyExc_AssertionError, pyggml_assertion);                              \
+            return NULL;                                                                          \
+        }                                                                                         \
+    } while (0)
+
+static void pyggml_go_back(const char * message) {
+    if (pyggml_way_back != NULL) {
+        snprintf(pyggml_assertion, sizeof(pyggml_assertion), "%s", message);
+        _longjmp(*pyggml_way_back, 1);
+    }
+}
+
+/* Some constructors divide by a number they are given: a stride of 0. */
+static struct sigaction pyggml_fpe_before;
+
+static void pyggml_on_fpe(int number, siginfo_t * info, void * machine) {
+    (void) machine;
+    /* Raised by hand as well: Python's faulthandler, enabled later, passes the signal on that way. */
+    pyggml_go_back("division by zero");
+    /* Not ours: the instruction is executed again, and the handler before this one takes it. */
+    sigaction(number, &pyggml_fpe_before, NULL);
+    if (info->si_code <= 0) {
+        raise(number);
+    }
+}
+
 /* The message first: taking Python's lock for the stack may never succeed in a dying process. */
 static void pyggml_abort(const char * message) {
+    pyggml_go_back(message);
     pyggml_write(message, strlen(message));
     pyggml_write("\n", 1);
     if (pyggml_python_lives) {
@@ -38,6 +84,11 @@ static void pyggml_python_begins(int abort_fd) {
     pyggml_abort_fd = abort_fd;
     pyggml_python_lives = 1;
     ggml_set_abort_callback(pyggml_abort);
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_sigaction = pyggml_on_fpe;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigaction(SIGFPE, &action, &pyggml_fpe_before);
 }
 
 static void pyggml_python_ends(void) {

@@ -148,6 +148,20 @@ class Handles(RuleBasedStateMachine):
         if x is not None:
             self.attempt(f"{name}({x}, {more})", lambda: getattr(x.context.ops, name)(x, *more), self.tensors)
 
+    @rule(a=pick, name=st.integers(0, 1 << 30), more=st.lists(pick, min_size=6, max_size=6), small=numbers)
+    def any_operation(self, a: int, name: int, more: list[int], small: int) -> None:
+        """Built only: what a kernel asserts of it is not known for all of them."""
+        x = self.one(self.tensors, a)
+        if x is None:
+            return
+        ops = x.context.ops
+        operation = self.one(sorted(dir(ops)), name)
+        count = 1 + sum(one >= 0 for one in more[: small % 6])
+        values = [self.one(self.tensors, one) if one % 3 else small for one in more]
+        self.attempt(
+            f"{operation}({x}, {values[:count]})", lambda: getattr(ops, operation)(x, *values[:count])
+        )
+
     @rule(a=pick, offset=numbers)
     def window(self, a: int, offset: int) -> None:
         x = self.one(self.tensors, a)

@@ -173,7 +173,7 @@ def test_a_fill_reaches_every_share(
 
 def test_a_sum_over_devices_is_filled_with_zero_only(devices: MakeDevices) -> None:
     tensor, _ = one_tensor(devices(2), SplitState.partial(), (8,))
-    with pytest.raises(PyggmlError, match=r"cannot fill|filled with 0 only"):
+    with pytest.raises(PyggmlError, match=r"cannot fill|filled only with 0"):
         tensor.fill(1)
 
 
@@ -189,10 +189,10 @@ BAD = [
     (along(-1, [4, 4]), "along axis -1"),
     (along(98, [4, 4]), "along axis 98"),
     (SplitState(True, np.array([[4, 4]])), "along axis True"),
-    (SplitState(0), "needs a 2-D array"),
-    (SplitState(0, np.array([[4.0, 4.0]])), "needs a 2-D array of whole numbers"),
-    (SplitState(0, np.array([4, 4])), "needs a 2-D array"),
-    (SplitState(0, [[4, 4]]), "needs a 2-D array"),  # type: ignore[arg-type]
+    (SplitState(0), "needs a 2-D integer array"),
+    (SplitState(0, np.array([[4.0, 4.0]])), "needs a 2-D integer array of segments"),
+    (SplitState(0, np.array([4, 4])), "needs a 2-D integer array"),
+    (SplitState(0, [[4, 4]]), "needs a 2-D integer array"),  # type: ignore[arg-type]
     (SplitState(Axis.MIRRORED, np.array([[4, 4]])), "MIRRORED, which has no segments"),
     (along(0, [4, 4], repeats=(0,)), "repeats"),
     (along(0, [4, 4], repeats=(1, 1)), "repeats"),
@@ -263,9 +263,7 @@ def test_devices_that_cannot_be_joined_are_refused(devices: MakeDevices) -> None
 
 def test_too_little_memory_on_one_device_is_said_before_upstream_asserts(devices: MakeDevices) -> None:
     vdev = devices(2, memory=1 << 16)
-    with pytest.raises(
-        PyggmlError, match=r"70400 bytes for 1 tensors.*VDEV1 \(65536 of 65536 bytes free.*'t'"
-    ):
+    with pytest.raises(PyggmlError, match=r"\(70400 bytes\) in VDEV1 \(65536 of 65536 bytes free.*'t'"):
         one_tensor(vdev, along(1, [100, 176]), (276, 100))
     assert vdev.used(0) == vdev.used(1) == 0
     with pytest.raises(PyggmlError, match="65537 bytes on each of 2 devices"):

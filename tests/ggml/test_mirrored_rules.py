@@ -11,7 +11,7 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml import Context, MetaDevice, Scheduler, SplitState, Tensor, cpu
-from pyggml.ggml.spread import mirrors_attention
+from pyggml.ggml.mirrored import mirrors_attention
 
 from .conftest import MakeDevices, by_name
 

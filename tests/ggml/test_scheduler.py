@@ -399,7 +399,7 @@ def test_impossible_schedulers_are_refused(devices: MakeDevices) -> None:
         ([], "1 to 16 backends, not 0"),
         ([device], "last backend must be the CPU's"),
         ([host, device], "last backend must be the CPU's"),
-        ([host, host], "comes twice"),
+        ([host, host], "is given twice"),
         ([vdev[0], host], "not a Device"),
         ([*(cpu().backend() for _ in range(17))], "not 17"),
     ):
@@ -483,7 +483,7 @@ def test_an_allocator_without_memory_says_so_twice_and_recovers(devices: MakeDev
     allocator, context = Allocator(vdev[0]), Context()
     graph = context.graph(context.ops.scale(context.tensor("f32", 100_000, "in"), 1.0))
     for _ in range(2):
-        with pytest.raises(PyggmlError, match="not to be had in VDEV0"):
+        with pytest.raises(PyggmlError, match=r"no memory for a graph of .* in VDEV0"):
             allocator.allocate(graph)
     small = Context()
     allocator.allocate(small.graph(small.ops.scale(small.tensor("f32", 10), 1.0)))

@@ -147,7 +147,7 @@ def test_bytes_outside_are_refused(offset: Any, size: Any) -> None:
     context = Context()
     tensor = context.tensor("f32", (2, 3), "numbers")
     context.allocate(cpu())
-    with pytest.raises(PyggmlError, match=r"'numbers' .*24 bytes|whole bytes"):
+    with pytest.raises(PyggmlError, match=r"'numbers' .*24 bytes|whole numbers of bytes"):
         tensor.read(offset, size)
 
 
@@ -238,9 +238,7 @@ def test_too_little_device_memory_names_the_numbers_and_leaves_the_context_usabl
     vdev = devices(1, memory=1 << 16)
     context = Context("weights")
     tensor = context.tensor("f32", (200, 100), "big")
-    with pytest.raises(
-        PyggmlError, match=r"80000 bytes for 1 tensors.*65536 of 65536 bytes free.*'big'.*80000"
-    ):
+    with pytest.raises(PyggmlError, match=r"\(80000 bytes\).*65536 of 65536 bytes free.*'big'.*80000"):
         context.allocate(vdev[0])
     assert not tensor.allocated and vdev.used(0) == 0
     context.allocate(cpu())

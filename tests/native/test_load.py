@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -574,14 +575,49 @@ except ValueError as error:
 def test_an_assertion_of_ggml_names_its_file_and_line(project_build: Build, python: Run) -> None:
     code = """
 ctx = lib.ggml_init(ffi.new("struct ggml_init_params *", {"mem_size": 1 << 20})[0])
-lib.ggml_reshape_2d(ctx, lib.ggml_new_tensor_1d(ctx, lib.GGML_TYPE_F32, 4), 3, 3)
+tensor = lib.ggml_new_tensor_1d(ctx, lib.GGML_TYPE_F32, 4)
+tensor.data = ffi.NULL
+lib.ggml_backend_tensor_set(tensor, ffi.new("float[4]"), 0, 16)
 """
     done = python(PRELUDE + code, project_build.directory)
     assert done.returncode == -signal.SIGABRT
     first = done.stderr.splitlines()[0]
-    assert "ggml.c:" in first
+    assert "ggml-backend.cpp:" in first
     assert "GGML_ASSERT(" in first
     assert "Python stack" in done.stderr
+
+
+@pytest.mark.native
+def test_an_assertion_in_a_plain_c_function_of_ggml_h_is_an_exception(
+    project_build: Build, python: Run
+) -> None:
+    code = """
+ctx = lib.ggml_init(ffi.new("struct ggml_init_params *", {"mem_size": 1 << 20, "no_alloc": True})[0])
+tensor = lib.ggml_new_tensor_1d(ctx, lib.GGML_TYPE_F32, 4)
+for _ in range(3):
+    try:
+        lib.ggml_reshape_2d(ctx, tensor, 3, 3)
+    except AssertionError as error:
+        print(error)
+import faulthandler
+for _ in range(2):
+    try:
+        lib.ggml_conv_1d(ctx, tensor, tensor, 0, 0, 1)
+    except AssertionError as error:
+        print(error)
+    faulthandler.enable()
+print(lib.ggml_nelements(lib.ggml_reshape_2d(ctx, tensor, 2, 2)))
+"""
+    lines = ok(python(PRELUDE + code, project_build.directory)).splitlines()
+    assert len(lines) == 6 and lines[3:] == ["division by zero", "division by zero", "4"]
+    assert all(re.search(r"ggml\.c:\d+: GGML_ASSERT\(ggml_nelements\(a\) ==", line) for line in lines[:3])
+
+
+@pytest.mark.native
+def test_a_division_by_zero_elsewhere_still_ends_the_process(project_build: Build, python: Run) -> None:
+    """The handler is taken away, and the one before it gets the signal."""
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGFPE)\n"
+    assert python(PRELUDE + code, project_build.directory).returncode == -signal.SIGFPE
 
 
 @pytest.mark.native

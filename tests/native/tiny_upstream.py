@@ -44,7 +44,6 @@ typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, 
 GGML_API ggml_abort_callback_t ggml_set_abort_callback(ggml_abort_callback_t callback);
 GGML_API void ggml_log_set(ggml_log_callback callback, void * user_data);
 GGML_API void ggml_say(enum ggml_log_level level, const char * text);
-GGML_API void ggml_die(const char * text);
 GGML_API size_t ggml_tensor_overhead(void);
 GGML_API int ggml_format(char * out, size_t size, const char * fmt, ...) __attribute__((format(printf, 3, 4)));
 __attribute__((deprecated("use another"))) GGML_API int ggml_old(void);
@@ -68,6 +67,7 @@ typedef struct ggml_backend_meta_split_state (*ggml_backend_meta_get_split_state
 GGML_API int ggml_nodes_computed(ggml_backend_sched_eval_callback callback, void * data, int n);
 GGML_API int64_t ggml_ask_split(ggml_backend_meta_get_split_state_t callback, void * data, int n);
 GGML_API int ggml_on_thread(ggml_backend_sched_eval_callback callback, void * data);
+GGML_API void ggml_die(const char * text);
 """
 
 IMPL_H = """\

@@ -1,25 +1,40 @@
-"""How a tensor is spread over the devices of a MetaDevice."""
+"""How a given tensor is split over the devices of a MetaDevice."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.types import TensorType
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from pyggml.ggml.tensor import Tensor
-
 MOST_SEGMENTS = 16
+"""Of a split state: ggml_backend_meta_buffer_init_tensor_impl asserts it."""
+
+
+class Shaped(Protocol):
+    """What a split state needs to know of a Tensor."""
+
+    @property
+    def ne(self) -> tuple[int, int, int, int]:
+        """ggml's lengths."""
+
+    @property
+    def type(self) -> TensorType:
+        """The type of its elements."""
+
+    def described(self) -> str:
+        """What messages call it."""
 
 
 class Axis(enum.IntEnum):
-    """`enum ggml_backend_meta_split_axis`; the first four count as ne does, innermost first."""
+    """`enum ggml_backend_meta_split_axis`; the first four are those of ne, innermost first."""
 
     NE0 = 0
     NE1 = 1
@@ -34,12 +49,12 @@ class SplitState:
     """`struct ggml_backend_meta_split_state`.
 
     Attributes:
-        axis: 0 to 3 for a slice along that axis of ne (numpy's last axis is 0), Axis.MIRRORED for everything on
-            every device, Axis.PARTIAL for summands.
-        segments: elements of the axis, an integer array of (segments, devices); one row unless the axis holds
-            several things side by side, each of which is split (a fused QKV). None if the axis is none.
-        repeats: how often each segment comes, in upstream's order: segment, repeat, device. The elements times
-            repeats of all segments and devices add up to the axis' length.
+        axis: 0 to 3 for a slice along that axis of ne (numpy's last axis is 0), Axis.MIRRORED for a full copy on
+            every device, Axis.PARTIAL for a sum whose summands are on the devices.
+        segments: elements along the axis, an integer array of (segments, devices); one row unless the axis holds
+            several parts side by side, each of which is split (a fused QKV). None if nothing is split.
+        repeats: how often each segment is repeated, in upstream's order: segment, repeat, device. The elements
+            times repeats of all segments and devices add up to the length of the axis.
     """
 
     axis: int
@@ -48,34 +63,34 @@ class SplitState:
 
     @classmethod
     def mirrored(cls) -> SplitState:
-        """Everything on every device."""
+        """A full copy on every device."""
         return cls(Axis.MIRRORED)
 
     @classmethod
     def partial(cls) -> SplitState:
-        """Every device has a summand; what is written is divided by the number of devices."""
+        """A summand on every device; what is written is divided by the number of devices."""
         return cls(Axis.PARTIAL)
 
     @classmethod
     def along(cls, axis: int, *lengths: Sequence[int], repeats: Sequence[int] = ()) -> SplitState:
-        """Slices along an axis of ne: for every segment the lengths on the devices."""
+        """Slices along an axis of ne: for every segment, its lengths on the devices."""
         import numpy as np
 
         return cls(axis, np.array(lengths, np.int64), tuple(repeats))
 
     @classmethod
-    def even(cls, tensor: Tensor, axis: int, devices: int, granularity: int = 1) -> SplitState:
-        """Slices as equal as possible, in multiples of `granularity`; the first devices get what is over.
+    def even(cls, tensor: Shaped, axis: int, devices: int, granularity: int = 1) -> SplitState:
+        """Slices as equal as possible, in multiples of `granularity`; the first devices get the remainder.
 
         Raises:
-            PyggmlError: the axis is none, or its length no multiple of the granularity.
+            PyggmlError: there is no such axis, or its length is not a multiple of the granularity.
         """
         if axis not in range(4):
-            raise PyggmlError(f"{tensor.described()} has the axes 0 to 3 of ne, not {axis!r:.40}")
+            raise PyggmlError(f"{tensor.described()} has axes 0 to 3 of ne, not {axis!r:.40}")
         length = tensor.ne[axis]
         if granularity < 1 or length % granularity:
             raise PyggmlError(
-                f"{tensor.described()}: ne[{axis}] = {length} is no multiple of {granularity!r:.40}"
+                f"{tensor.described()}: ne[{axis}] = {length} is not a multiple of {granularity!r:.40}"
             )
         share, over = divmod(length // granularity, devices)
         return cls.along(axis, [(share + (number < over)) * granularity for number in range(devices)])
@@ -87,11 +102,11 @@ class SplitState:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one slice for each device (upstream calls it n_segments == 1 and nr == 1)."""
+        """Whether each device has one slice (upstream: n_segments == 1 and nr[0] == 1)."""
         return len(self.segments if self.segments is not None else ()) <= 1 and self.counts() in ((), (1,))
 
     def counts(self) -> tuple[int, ...]:
-        """The repeats, one for every segment."""
+        """The repeats of each segment."""
         return self.repeats or (1,) * len(self.segments if self.segments is not None else ())
 
     def lengths(self, devices: int) -> list[int] | None:
@@ -103,8 +118,8 @@ class SplitState:
             totals = [total + length * count for total, length in zip(totals, row, strict=True)]
         return totals
 
-    def check(self, tensor: Tensor, devices: int) -> None:
-        """Raise unless it splits that tensor over so many devices.
+    def check(self, tensor: Shaped, devices: int) -> None:
+        """Raise unless it is a valid split of that tensor over that many devices.
 
         Raises:
             PyggmlError: an axis that does not exist, wrong counts, negative lengths, lengths that do not add up
@@ -123,7 +138,7 @@ class SplitState:
             return
         segments = self.segments
         if not isinstance(segments, np.ndarray) or segments.dtype.kind not in "iu" or segments.ndim != 2:
-            raise PyggmlError(f"{what} needs a 2-D array of whole numbers as segments, not {segments!r:.80}")
+            raise PyggmlError(f"{what} needs a 2-D integer array of segments, not {segments!r:.80}")
         if not 1 <= len(segments) <= MOST_SEGMENTS or segments.shape[1] != devices:
             raise PyggmlError(
                 f"{what} has segments of shape {segments.shape}; 1 to {MOST_SEGMENTS} segments on {devices} "

@@ -1,19 +1,17 @@
-"""What a scheduler made of a graph, read from the graph itself: upstream's struct is not public."""
+"""The splits that a scheduler made of a graph, read from the graph itself: upstream's struct is not public."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyggml.errors import PyggmlError
+from pyggml.ggml.device import Backend
+from pyggml.ggml.graph import Graph
+from pyggml.ggml.graph_memory import GraphMemory
 from pyggml.ggml.library import load
-from pyggml.ggml.tensor import Tensor, is_view_op
-
-if TYPE_CHECKING:
-    from pyggml.ggml.backend import Backend
-    from pyggml.ggml.graph import Graph
-    from pyggml.ggml.placement import Placement
-    from pyggml.ggml.scheduler import Scheduler
+from pyggml.ggml.tensor import Tensor, is_view_op, sources_of
 
 _INPUTS = 30
 """GGML_SCHED_MAX_SPLIT_INPUTS: with that many, a node with another one begins a new split in older trees."""
@@ -23,7 +21,7 @@ _Part = tuple[Any, int, list["InputCopy"]]
 
 @dataclass(frozen=True)
 class InputCopy:
-    """A tensor that is copied to the backend of a split before it is computed.
+    """A tensor that is copied to the backend of a split before the split is computed.
 
     Attributes:
         name: the copy's, `<backend>#<source>#<number>`.
@@ -38,11 +36,11 @@ class InputCopy:
 
 @dataclass(frozen=True)
 class Split:
-    """Nodes that one backend computes in a row.
+    """Consecutive nodes that one backend computes.
 
     Attributes:
-        start, end: indices of the graph's nodes, the end not included; views count where they stand.
-        inputs: what is copied first, in that order.
+        start, end: indices of the graph's nodes, end excluded; views count at their place.
+        inputs: what is copied first, in this order.
     """
 
     backend: Backend
@@ -51,46 +49,48 @@ class Split:
     inputs: tuple[InputCopy, ...]
 
 
-def read_splits(scheduler: Scheduler, graph: Graph, placement: Placement) -> list[Split]:
+def read_splits(
+    scheduler: Any, backends: Sequence[Backend], graph: Graph, memory: GraphMemory
+) -> list[Split]:
     """Follow pass 5 of ggml_backend_sched_split_graph over the graph that it left.
 
     Args:
-        placement: the graph before the scheduler took it.
+        scheduler: `ggml_backend_sched_t`.
+        memory: the graph's before the scheduler took it.
 
     Raises:
-        PyggmlError: the number of splits is not the one that upstream says: its rules have changed.
+        PyggmlError: upstream counts another number of splits: its rules have changed.
     """
-    said = load().lib.ggml_backend_sched_get_n_splits(scheduler.raw)
-    # Nothing in the library tells whether it limits the inputs of a split, but the number of splits does.
-    tried = [_parts(scheduler, graph, placement, limit) for limit in (_INPUTS, None)]
+    said = load().lib.ggml_backend_sched_get_n_splits(scheduler)
+    # Whether the library limits the inputs of a split shows in the number of splits only.
+    tried = [_parts(scheduler, backends[0].raw, graph, memory, limit) for limit in (_INPUTS, None)]
     parts = next((one for one in tried if len(one) == said), None)
     if parts is None:
         raise PyggmlError(f"upstream made {said} splits, and the graph shows {len(tried[0])}")
-    ends = [start for _, start, _ in parts[1:]] + [len(placement.nodes)]
-    backends = {one.raw: one for one in scheduler.backends}
+    ends = [start for _, start, _ in parts[1:]] + [len(memory.nodes)]
+    by_raw = {one.raw: one for one in backends}
     return [
-        Split(backends[own], start, end, tuple(inputs))
+        Split(by_raw[own], start, end, tuple(inputs))
         for (own, start, inputs), end in zip(parts, ends, strict=True)
     ]
 
 
-def _parts(scheduler: Scheduler, graph: Graph, placement: Placement, limit: int | None) -> list[_Part]:
+def _parts(scheduler: Any, first: Any, graph: Graph, memory: GraphMemory, limit: int | None) -> list[_Part]:
     """Backend, first node and inputs of each split, if a split has at most `limit` inputs."""
     bindings = load()
     ffi, lib = bindings.ffi, bindings.lib
     context = graph.context
 
     def backend_of(raw: Any) -> Any:
-        return lib.ggml_backend_sched_get_tensor_backend(scheduler.raw, raw)
+        return lib.ggml_backend_sched_get_tensor_backend(scheduler, raw)
 
     parts: list[_Part] = []
     copied: set[tuple[Any, Any]] = set()
-    for number, raw in enumerate(placement.nodes):
+    for number, raw in enumerate(memory.nodes):
         if is_view_op(Tensor(context, raw).op):
             continue
         own = backend_of(raw)
-        now = ffi.unpack(raw.src, 10)
-        pairs = list(zip(placement.sources[number], [one for one in now if one], strict=True))
+        pairs = list(zip(memory.sources[number], sources_of(raw), strict=True))
         if not parts:
             parts.append((own, 0, []))
         elif own != parts[-1][0] or _begins(pairs, own, parts[-1][2], copied, backend_of, limit):
@@ -101,7 +101,7 @@ def _parts(scheduler: Scheduler, graph: Graph, placement: Placement, limit: int 
                 name = ffi.string(copy.name).decode("utf-8", "surrogateescape")
                 parts[-1][2].append(InputCopy(name, lib.ggml_nbytes(source), Tensor(context, source)))
     if not parts:
-        parts.append((scheduler.backends[0].raw, 0, []))
+        parts.append((first, 0, []))
     return parts
 
 
