@@ -118,6 +118,7 @@ class _Operation:
                 pool.check()
                 values = [pool.raw] if with_context else []
                 alone = pool.without_memory()
+                value: Any
                 for (quick, convert), value in zip(converters, arguments):  # noqa: B905 (counted above)
                     if quick is not type(value):
                         values.append(convert(pool, value))
