@@ -118,9 +118,9 @@ class _Operation:
                 pool.check()
                 values = [pool.raw] if with_context else []
                 alone = pool.without_memory()
-                value: Any
                 for (quick, convert), value in zip(converters, arguments):  # noqa: B905 (counted above)
-                    if quick is not type(value):
+                    given = type(value)
+                    if quick is not given:
                         values.append(convert(pool, value))
                     elif quick is not Tensor:
                         values.append(value)
