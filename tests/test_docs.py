@@ -140,14 +140,18 @@ def test_tools_exist_and_have_the_options(page: Path) -> None:
     assert wrong == []
 
 
+@cache
+def variables() -> frozenset[str]:
+    """Every environment variable of pyggml's that a source names."""
+    sources = [path for path in tracked() if path.endswith((".py", ".cpp", ".h", ".sh", ".cmake"))]
+    return frozenset(
+        name for path in sources for name in re.findall(r"PYGGML_[A-Z_]+", (ROOT / path).read_text("utf-8"))
+    )
+
+
 @pages
 def test_variables_are_read_somewhere(page: Path) -> None:
-    sources = [path for path in tracked() if path.endswith((".py", ".cpp", ".h", ".sh", ".cmake"))]
-    known = "\n".join((ROOT / path).read_text("utf-8") for path in sources if path != "tests/test_docs.py")
-    assert (
-        set(re.findall(r"\bPYGGML_[A-Z_]+\b", page.read_text("utf-8"))) - set(re.findall(r"\w+", known))
-        == set()
-    )
+    assert set(re.findall(r"\bPYGGML_[A-Z_]+\b", page.read_text("utf-8"))) - variables() == set()
 
 
 @pages
@@ -171,6 +175,13 @@ def test_links_resolve(page: Path) -> None:
 def test_python_blocks_parse(page: Path) -> None:
     for block in blocks(page, "python"):
         ast.parse(block)
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text("utf-8"))
+    assert {page for page in DOCS if page.name != "README.md"} - {
+        (ROOT / link).resolve() for link in links
+    } == set()
 
 
 def test_the_bindings_page_shows_the_example() -> None:
