@@ -39,7 +39,8 @@ def commands(page: Path, program: str) -> Iterator[list[str]]:
     """The words after `program`, of every command line of the page that runs it."""
     typed = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line[:2] == "$ "]
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
-    for line in [*lines, *typed, *(span for span in spans(page) if span.startswith(f"{program} "))]:
+    inline = [span for span in spans(page) if re.match(rf"(python -m )?{program} ", span)]
+    for line in [*lines, *typed, *inline]:
         rest: list[str] = []
         for word in [*shlex.shlex(line, posix=True, punctuation_chars="();<>|&"), ";"]:
             if re.fullmatch(r"[();<>|&]+", word):
