@@ -113,7 +113,7 @@ def make_build(say: Callable[[str], None], *, apply: bool) -> None:
     from pyggml.builder.plan import BuildOptions
     from pyggml.builder.progress import Step
     from pyggml.builder.source import has_source
-    from pyggml.native.assemble import build_all
+    from pyggml.native.python_side import build_all
     from pyggml.series.worktree.apply import apply_series
     from pyggml.upstream.pins import read_pins
     from pyggml.upstream.store import fetch

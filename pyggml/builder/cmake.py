@@ -16,13 +16,14 @@ from typing import IO
 
 from pyggml.builder.launcher import write_launcher
 from pyggml.builder.plan import BuildPlan
-from pyggml.builder.process import run_lines, tool_environment
 from pyggml.builder.progress import DISK_FULL, NINJA_STATUS, NinjaOutput, Report
 from pyggml.builder.record import Build, BuildRecord, read_record, write_record
 from pyggml.builder.source import Source
+from pyggml.builder.tool_environment import tool_environment
 from pyggml.builder.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.files import remove_file, write_atomic
+from pyggml.processes import run_lines
 
 LOCK_PATIENCE_SECONDS = 120.0
 _LOCK = "build.lock"
@@ -69,7 +70,7 @@ def build_tree(
     Raises:
         PyggmlError: configuring or building failed, with the first error; the record says `failed`.
         UsageError: a target that the tree does not have.
-        InterruptedBuildError: stopped; the record still says `building`, and the next run goes on.
+        UserInterruptError: stopped; the record still says `building`, and the next run goes on.
     """
     started = time.monotonic()
     directory = plan.directory

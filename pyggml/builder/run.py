@@ -32,7 +32,7 @@ def build_project(
         PyggmlError: there is nothing to build, a program is missing, the build failed, or the CUDA backend
             cannot be loaded.
         UsageError: an option makes no sense.
-        InterruptedBuildError: stopped by the user.
+        UserInterruptError: stopped by the user.
     """
     machine = read_machine()
     with project.lock("build"):

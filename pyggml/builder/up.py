@@ -92,7 +92,7 @@ def bring_up(
 
     Raises:
         PyggmlError: a step failed; the steps before it are done and stay.
-        InterruptedBuildError: stopped by the user.
+        UserInterruptError: stopped by the user.
     """
     got = get_source(project, pin_name, fetching=fetching, say=say)
     built = build_project(project, BuildOptions(jobs=jobs), step_report, say)

@@ -14,7 +14,7 @@ from pyggml.errors import UsageError
 if TYPE_CHECKING:
     from pyggml.builder.cmake import BuildResult
     from pyggml.builder.progress import Step
-    from pyggml.native.assemble import PythonSide
+    from pyggml.native.python_side import PythonSide
 
 
 class Meter:
@@ -191,7 +191,7 @@ def build(
     from pyggml.builder.source import has_source
     from pyggml.builder.up import get_source
     from pyggml.cli.vendor import shown_progress
-    from pyggml.native.assemble import build_all
+    from pyggml.native.python_side import build_all
 
     if not cuda:
         given = {"--arch": archs is not None, "--toolkit": toolkit, "--nccl": nccl, "--minimal": minimal}

@@ -13,7 +13,6 @@ from pyggml.cli.common import current_project, json_option, print_json, say
 if TYPE_CHECKING:
     from pyggml.prove.bench import Bench
     from pyggml.prove.bisect import Probe
-    from pyggml.prove.child import Ended
     from pyggml.series.worktree.workspace import Workspace
 
 _PIN = click.option("--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml.")
@@ -98,7 +97,7 @@ def bisect(
     from pyggml.prove.bisect import bisect_series
     from pyggml.series.worktree.workspace import open_workspace
 
-    def report(probe: Probe, ended: Ended) -> None:
+    def report(probe: Probe) -> None:
         say(f"{probe.applied} patches: exit status {probe.status}")
 
     project = current_project()

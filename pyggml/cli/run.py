@@ -61,9 +61,10 @@ def run(
     """
     from pyggml.builder.record import check_instruction_set
     from pyggml.files import remove_file
-    from pyggml.native.environment import devices_from_environment, parse_size, program_environment
-    from pyggml.native.programs import find_program, run_program, signal_name
-    from pyggml.native.vdev import find_vdev
+    from pyggml.native.vdev_config import devices_from_environment, parse_size, program_environment
+    from pyggml.native.programs import find_program
+    from pyggml.native.vdev_library import find_vdev
+    from pyggml.processes import run_attached, signal_name
 
     devices = devices_from_environment(
         count=count,
@@ -85,7 +86,7 @@ def run(
             remove_file(file)
         except OSError as error:
             raise PyggmlError(f"cannot write the ledger {file}: {error.strerror or error}") from error
-    status = run_program(path, arguments, env)
+    status = run_attached([path, *arguments], env)
     if file is not None:
         _summarise(file)
     if status < 0:

@@ -61,7 +61,7 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
     """
     from pyggml.builder.up import bring_up
     from pyggml.cli.vendor import shown_progress
-    from pyggml.native.assemble import make_for
+    from pyggml.native.python_side import make_for
 
     project = project_or_new()
     with Meter() as meter:

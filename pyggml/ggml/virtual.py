@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Device
 from pyggml.ggml.library import load
-from pyggml.native import environment
 from pyggml.native.ledger import Ledger, record_dtype
+from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices, remove_devices
 
 
 class VirtualDevices:
@@ -21,7 +21,7 @@ class VirtualDevices:
     Devices, and what was made on them, stay usable after the block; ggml then no longer lists them.
 
     Attributes:
-        settings: all of them; see pyggml.native.environment.VirtualDevices for names and units.
+        settings: all of them; see pyggml.native.vdev_config.VirtualDeviceConfig for names and units.
     """
 
     _active: ClassVar[VirtualDevices | None] = None
@@ -40,7 +40,7 @@ class VirtualDevices:
         if settings.get("ledger") is not None:
             raise PyggmlError("a ledger's file is for programs; here the ledger is .ledger()")
         try:
-            self.settings = environment.VirtualDevices(count, **settings)
+            self.settings = VirtualDeviceConfig(count, **settings)
         except TypeError as error:
             raise PyggmlError(f"virtual devices: {error}") from error
         self._devices: list[Device] = []
@@ -54,49 +54,18 @@ class VirtualDevices:
         if VirtualDevices._active is not None:
             raise PyggmlError("virtual devices are active already; one set at a time is possible")
         bindings = load()
-        if not bindings.has_vdev:
-            raise PyggmlError("this build has no virtual devices", "Make its Python side anew: pyggml build")
-        ffi, lib = bindings.ffi, bindings.lib
-        lib.pyggml_vdev_unregister()
-        config = ffi.new("struct pyggml_vdev_config *")
-        lib.pyggml_vdev_config_default(config)
-        settings = self.settings
-        names = ffi.new("char[]", ",".join(settings.names).encode("utf-8", "surrogateescape"))
-        config.names = names if settings.names else ffi.NULL
-        config.memory = settings.memory
-        config.alignment = settings.alignment
-        config.max_buffer = settings.max_buffer or 0
-        config.devices = settings.count or 0
-        config.threads = settings.threads
-        config.offload_batch = settings.offload_batch
-        config.native_2d = settings.native_2d
-        config.host_buffer = settings.host_buffer
-        setattr(config, "async", settings.asynchronous)
-        config.poison = settings.poison
-        config.strict = settings.strict
-        _check(lib.pyggml_vdev_configure(config))
-        _check(lib.pyggml_vdev_register())
+        install_devices(bindings, self.settings)
         VirtualDevices._active = self
-        try:
-            self.clear_faults()
-            for fault in settings.faults:
-                self.fault(fault)
-        except PyggmlError:
-            self.close()
-            raise
-        lib.pyggml_vdev_ledger_clear()
-        lib.pyggml_vdev_ledger_enable(1)
-        self._devices = [Device(lib.pyggml_vdev_device(number)) for number in range(settings.count or 0)]
+        self._faults = len(self.settings.faults)
+        count = self.settings.count or 0
+        self._devices = [Device(bindings.lib.pyggml_vdev_device(number)) for number in range(count)]
         return self
 
     def close(self) -> None:
         """Take the devices out of ggml's registry, end the ledger and the faults; twice is harmless."""
         if VirtualDevices._active is not self:
             return
-        lib = load().lib
-        lib.pyggml_vdev_ledger_enable(0)
-        lib.pyggml_vdev_fault_clear()
-        lib.pyggml_vdev_unregister()
+        remove_devices(load())
         VirtualDevices._active = None
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from pyggml.matrix.compare import BOUND
 from pyggml.matrix.work import Work
 
 MAX_DEVICES = 16
-"""Virtual devices, as pyggml.native.environment has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
+"""Virtual devices, as pyggml.native.vdev_config has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
 
 KV = ("device", "host")
 SPLIT_MODES = ("layer", "tensor")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pyggml.errors import PyggmlError
 from pyggml.llama import LlamaContext, Model
 from pyggml.matrix.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.matrix.compare import nmse
 from pyggml.native.cuda import open_cuda
-from pyggml.native.environment import VirtualDevices
+from pyggml.native.vdev_config import VirtualDeviceConfig
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
@@ -63,16 +62,7 @@ def register(bindings: Bindings, run: Run) -> tuple[str, ...]:
     """The devices of a run, made in this process; their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
-    ffi, lib = bindings.ffi, bindings.lib
-    if not bindings.has_vdev:
-        raise PyggmlError(
-            f"the build {bindings.build.record.variant} has no virtual devices", "Make it anew: pyggml build"
-        )
-    os.environ.update(VirtualDevices(run.devices, poison=run.poison).environment())
-    for function in (lib.pyggml_vdev_configure_from_environment, lib.pyggml_vdev_register):
-        error = function()
-        if error != ffi.NULL:
-            raise PyggmlError(ffi.string(error).decode("utf-8", "replace"))
+    install_devices(bindings, VirtualDeviceConfig(run.devices, poison=run.poison), ledger=False)
     return tuple(f"VDEV{index}" for index in range(run.devices))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyggml.matrix.cases import Run
-from pyggml.native.programs import signal_name
+from pyggml.processes import signal_name
 
 KINDS = ("done", "died", "hung", "refused", "failed")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.matrix.cases import Run
 from pyggml.matrix.outcome import Outcome, outcome_of
+from pyggml.processes import Child
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -46,13 +46,11 @@ class Worker:
         # case that wants CUDA loads it itself. And ggml would start a debugger for its backtrace.
         env |= {"OPENBLAS_NUM_THREADS": "1", "PYGGML_CUDA": "0", "GGML_NO_BACKTRACE": "1"}
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), str(build.directory), str(scratch)],
+            self._process = Child(
+                [sys.executable, "-c", _START, json.dumps(sys.path), build.directory, scratch],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
                 stderr=log,
                 env=env,
-                start_new_session=True,
             )
         first = self._answer()
         if first is None or "ready" not in first:
@@ -65,7 +63,7 @@ class Worker:
         from pyggml.matrix.measure import to_job
 
         assert self._process.stdin is not None  # noqa: S101
-        watch = threading.Timer(timeout + _GRACE_SECONDS, self._kill)
+        watch = threading.Timer(timeout + _GRACE_SECONDS, self._process.kill_group)
         watch.daemon = True
         watch.start()
         try:
@@ -83,15 +81,10 @@ class Worker:
         # Closing its output would wait for that thread; without input it ends, and so does that wait.
         with contextlib.suppress(OSError, ValueError):
             _close(self._process.stdin)
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self._process.wait()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if not self._process.ends_within(2):
+            self._process.kill_group()
+        self._process.wait()
+        self._process.forget()
 
     def _answer(self) -> dict[str, Any] | None:
         assert self._process.stdout is not None  # noqa: S101

@@ -99,7 +99,7 @@ def architectures(build: Build) -> tuple[str, ...]:
     Raises:
         PyggmlError: the source no longer exists, or no names are found in it.
     """
-    from pyggml.native.assemble import source_of
+    from pyggml.native.preprocess import source_of
 
     path = source_of(build) / "src" / "llama-arch.cpp"
     try:
@@ -173,7 +173,8 @@ def _kept(directory: Path, key: str) -> tuple[Path, ...] | None:
 def _run(
     build: Build, archs: tuple[str, ...] | None, directory: Path, lock: int, report: Progress
 ) -> list[Path]:
-    from pyggml.builder.process import run_lines, tool_environment
+    from pyggml.builder.tool_environment import tool_environment
+    from pyggml.processes import run_lines
 
     last: list[str] = []
     count = 0

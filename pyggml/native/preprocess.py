@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
+from pyggml.processes import run
 
 HEADERS = ("ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-backend-impl.h", "gguf.h", "llama.h")
 CPU_HEADER = "ggml-cpu.h"
@@ -50,6 +52,22 @@ class Preprocessed:
 
     lines: tuple[Line, ...]
     macros: Mapping[str, str]
+
+
+def source_of(build: Build) -> Path:
+    """The tree that CMake was configured with, from its cache.
+
+    Raises:
+        PyggmlError: there is no cache, or it does not say.
+    """
+    try:
+        cache = (build.directory / "CMakeCache.txt").read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        cache = ""
+    for line in cache.splitlines():
+        if line.startswith("CMAKE_HOME_DIRECTORY:INTERNAL="):
+            return Path(line.partition("=")[2])
+    raise PyggmlError(f"{build.directory} does not say which tree it was made of", "Build it: pyggml build")
 
 
 def compiler_environment() -> dict[str, str]:
@@ -130,30 +148,24 @@ def first_error(stderr: str) -> str:
     return "\n".join(lines[:1] if at is None else lines[at : at + 2]) or "it failed without saying why"
 
 
-def run_compiler(
-    command: Sequence[str], cwd: Path, text: str | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_compiler(command: Sequence[str], cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
     """Start a compiler and wait for it.
 
     Raises:
         PyggmlError: it cannot be started.
     """
     try:
-        return subprocess.run(
-            list(command),
-            cwd=cwd,
-            input=text if text is not None else "",
-            capture_output=True,
-            env=compiler_environment(),
-            encoding="utf-8",
-            errors="surrogateescape",
-            check=False,
+        finished = run(
+            command, env=compiler_environment(), cwd=cwd, text=text.encode("utf-8", "surrogateescape")
         )
-    except OSError as error:
+    except PyggmlError as error:
         raise PyggmlError(
-            f"cannot start the build's compiler {command[0]}: {error.strerror or error}",
-            "Build anew with a compiler that is there: pyggml build --clean",
+            f"cannot start the build's compiler{error.message.removeprefix('cannot start')}",
+            "Build again with a compiler that is there: pyggml build --clean",
         ) from error
+    assert finished.status is not None  # noqa: S101 -- it has no time limit
+    output, errors = (part.decode("utf-8", "surrogateescape") for part in (finished.output, finished.errors))
+    return subprocess.CompletedProcess(command, finished.status, output, errors)
 
 
 def compiler_of(tools: Mapping[str, str], options: Mapping[str, str]) -> Compiler:

@@ -1,6 +1,6 @@
 """A program of its own: prints as JSON what ggml's registry holds. Only the standard library is used.
 
-`python -I probe.py BIN_DIR` under the environment of `pyggml.native.environment.program_environment`.
+`python -I probe.py BIN_DIR` under the environment of `pyggml.native.vdev_config.program_environment`.
 """
 
 from __future__ import annotations

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.processes import run, signal_name
 
 PROBE_SECONDS = 60
 
@@ -51,62 +50,27 @@ def find_program(build: Build, name: str) -> Path:
     raise UsageError(f"the build {build.record.variant} has no program {name}", listed)
 
 
-def run_program(program: Path, arguments: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run it on our own standard streams and wait.
-
-    Returns:
-        As `subprocess`: the exit status, or minus the number of the signal that ended it.
-
-    Raises:
-        PyggmlError: it cannot be started.
-    """
-    try:
-        child = subprocess.Popen([str(program), *arguments], env=dict(env))
-    except OSError as error:
-        raise PyggmlError(f"cannot start {program}: {error.strerror or error}") from error
-    # Ctrl-C reaches the program as well; what it makes of that is what counts.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        return child.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def signal_name(number: int) -> str:
-    """`SIGABRT`, or `signal 50` for one without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def seen_devices(build: Build, env: Mapping[str, str]) -> list[SeenDevice]:
     """The devices that the build's libraries see, asked for in a process of its own.
 
     Raises:
         PyggmlError: that process failed; what it said last is in the message.
     """
-    probe = Path(__file__).with_name("probe.py")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(probe), str(build.bin_dir)],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-        )
-        if done.returncode == 0:
+    command = [sys.executable, "-I", str(Path(__file__).with_name("probe.py")), str(build.bin_dir)]
+    finished = run(command, env=env, limit=PROBE_SECONDS)
+    said = ""
+    if finished.status == 0:
+        try:
             # A library may print as well; the document is the last line.
-            devices = json.loads(done.stdout.decode("utf-8", "replace").rstrip().rpartition("\n")[2])
+            devices = json.loads(finished.text.rstrip().rpartition("\n")[2])
             return [SeenDevice(**device) for device in devices]
-        why = f"ended by {signal_name(-done.returncode)}" if done.returncode < 0 else "failed"
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    except subprocess.TimeoutExpired:
-        why, said = f"no answer within {PROBE_SECONDS} s", ""
-    except (ValueError, TypeError) as error:
-        why, said = "its answer cannot be read", str(error)
+        except (ValueError, TypeError) as error:
+            why, said = "its answer cannot be read", str(error)
+    elif finished.status is None:
+        why = f"no answer within {PROBE_SECONDS} s"
+    else:
+        why = f"ended by {signal_name(-finished.status)}" if finished.status < 0 else "failed"
+        said = finished.errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
     raise PyggmlError(
-        f"the build {build.record.variant} cannot be asked for its devices: {why}"
-        + (f": {said}" if said else "")
+        f"cannot ask the build {build.record.variant} for its devices: {why}" + (f": {said}" if said else "")
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from pyggml import processes
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
@@ -73,7 +75,7 @@ class BuildBench(TreeBench):
         from pyggml.builder.source import Source
         from pyggml.builder.times import follow_contents
         from pyggml.builder.toolchain import find_toolchain
-        from pyggml.native.assemble import make_python_side
+        from pyggml.native.python_side import make_python_side
         from pyggml.native.preprocess import missing_headers
 
         git = self.move(head, tree)
@@ -116,6 +118,22 @@ def bench_lock(project: Project, doing: str) -> Iterator[None]:
             f"`{doing}` cannot begin: another prove, bisect or compiling rebase is at work",
             "Wait until it has finished, or stop it, and run the command again.",
         ) from error
+
+
+def run_on_step(
+    command: Sequence[str], step: Mapping[str, str], cwd: Path, limit: float | None = None
+) -> processes.Finished:
+    """Run a command on what Bench.at has made ready.
+
+    Args:
+        step: Bench.at's variables, added to our environment; git's own are left out of that.
+        limit: seconds.
+
+    Raises:
+        PyggmlError: it cannot be started.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return processes.run(command, env={**inherited, **step}, cwd=cwd, limit=limit, merged=True)
 
 
 def first_line(text: str) -> str:

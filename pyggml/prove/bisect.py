@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
-from pyggml.prove.bench import Bench
-from pyggml.prove.child import Ended, run_child
+from pyggml.prove.bench import Bench, run_on_step
 from pyggml.series.worktree.workspace import Workspace
 
 
@@ -38,7 +37,7 @@ def bisect_series(
     bench: Bench,
     command: Sequence[str],
     cwd: Path,
-    report: Callable[[Probe, Ended], None] = lambda probe, ended: None,
+    report: Callable[[Probe], None] = lambda probe: None,
 ) -> BisectResult:
     """Find the first patch at which the command's exit status changes, assuming that it changes once.
 
@@ -56,12 +55,11 @@ def bisect_series(
     probes: list[Probe] = []
 
     def probe(applied: int) -> int:
-        env = bench.at(*heads[applied])
-        ended = run_child(command, env, cwd)
-        found = Probe(applied, ended.status if ended.status is not None else -1)
-        probes.append(found)
-        report(found, ended)
-        return found.status
+        status = run_on_step(command, bench.at(*heads[applied]), cwd).status
+        assert status is not None  # noqa: S101 -- it has no time limit
+        probes.append(Probe(applied, status))
+        report(probes[-1])
+        return status
 
     low, high = 0, len(stack)
     before, after = probe(low), probe(high)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
+from pyggml.processes import UserInterruptError
 from pyggml.project import Project
 from pyggml.prove.bench import BuildBench, bench_lock
 from pyggml.series.rebasing.verdict import RebasedPatch
@@ -33,7 +33,7 @@ def compile_check(
         with bench_lock(project, "patch rebase --compile"):
             try:
                 bench.at(step.commit.id, step.commit.tree)
-            except InterruptedBuildError:
+            except UserInterruptError:
                 raise
             except PyggmlError as error:
                 return "\n".join(line for line in (error.message, error.hint or "") if line)

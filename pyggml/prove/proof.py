@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.prove.child import run_child
+from pyggml.prove.bench import run_on_step
 
 TIME_LIMIT_SECONDS = 1800.0
+LONGEST_OUTPUT = 20_000
+"""Characters of the output that are kept: its end."""
 PASSED, FAILED, ERROR, SKIPPED, CRASHED, MISSING, TIMEOUT = (
     "passed",
     "failed",
@@ -58,19 +60,20 @@ def run_node(node: str, env: Mapping[str, str], root: Path, limit: float = TIME_
         # Without capturing: what a dying process said is the reason then, and it would be lost with it.
         options = ("-p", "no:cacheprovider", f"--junitxml={report}", "-q", "--capture=no")
         command = [sys.executable, "-m", "pytest", *options, node]
-        ended = run_child(command, env, root, limit)
-        if ended.status is None:
-            return NodeResult(node, TIMEOUT, f"{ended.output}\nnot finished after {limit:g} s")
-        if ended.status in _MISSING_STATUS:
-            return NodeResult(node, MISSING, ended.output)
+        finished = run_on_step(command, env, root, limit)
+        status, output = finished.status, finished.text[-LONGEST_OUTPUT:]
+        if status is None:
+            return NodeResult(node, TIMEOUT, f"{output}\nnot finished after {limit:g} s")
+        if status in _MISSING_STATUS:
+            return NodeResult(node, MISSING, output)
         counts, text = _read(report)
-    if not counts or ended.status < 0:
-        return NodeResult(node, CRASHED, f"{ended.output}\nthe process ended with status {ended.status}")
+    if not counts or status < 0:
+        return NodeResult(node, CRASHED, f"{output}\nthe process ended with status {status}")
     for outcome in (FAILED, ERROR, PASSED, SKIPPED):
         if counts.get(outcome):
-            told = {PASSED: "", SKIPPED: text}.get(outcome, f"{text}\n{ended.output}")
+            told = {PASSED: "", SKIPPED: text}.get(outcome, f"{text}\n{output}")
             return NodeResult(node, outcome, told)
-    return NodeResult(node, ERROR, ended.output)
+    return NodeResult(node, ERROR, output)
 
 
 def _read(report: Path) -> tuple[dict[str, int], str]:
@@ -84,10 +87,10 @@ def _read(report: Path) -> tuple[dict[str, int], str]:
     counts: dict[str, int] = {}
     told: list[str] = []
     for case in root.iter("testcase"):
-        found = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
-        tag = "" if found is None else found.tag
+        problem = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
+        tag = "" if problem is None else problem.tag
         outcome = {"failure": FAILED, "error": ERROR, "skipped": SKIPPED}.get(tag, PASSED)
         counts[outcome] = counts.get(outcome, 0) + 1
-        if found is not None:
-            told.append(f"{found.get('message', '')}\n{found.text or ''}")
+        if problem is not None:
+            told.append(f"{problem.get('message', '')}\n{problem.text or ''}")
     return counts, "\n".join(told)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.builder.process import InterruptedBuildError
 from pyggml.errors import PyggmlError
+from pyggml.processes import UserInterruptError
 from pyggml.prove.bench import Bench, first_line
 from pyggml.prove.proof import NodeResult, run_node
 from pyggml.prove.verdicts import BROKEN, PROVEN, UNPROVEN, Verdict, judge_proof
@@ -53,7 +53,7 @@ def prove_series(
 
     Raises:
         PyggmlError: no such patch, or the series does not apply.
-        InterruptedBuildError: stopped by the user; a build that was stopped says nothing of a patch.
+        UserInterruptError: stopped by the user; a build that was stopped says nothing of a patch.
     """
     series = work.series
     numbers = sorted({series.find(name) for name in wanted}) or [*range(1, len(series.patches) + 1)]
@@ -68,7 +68,7 @@ def prove_series(
         say(f"the stack of {place} patches" if place else "the bare pin")
         try:
             env = bench.at(*heads[place])
-        except InterruptedBuildError:
+        except UserInterruptError:
             raise
         except PyggmlError as error:
             broken[place] = first_line(error.message.partition("\n")[2]) or error.message
@@ -81,9 +81,9 @@ def prove_series(
     rows = []
     for number in numbers:
         patch = series.patches[number - 1]
-        found = _verdict(patch, number, top, results, broken)
+        judged = _verdict(patch, number, top, results, broken)
         spent = round(seconds.get(number, 0.0), 1)
-        rows.append(ProofRow(number, patch.name, found.verdict, found.detail, patch.proof, spent))
+        rows.append(ProofRow(number, patch.name, judged.verdict, judged.detail, patch.proof, spent))
     return ProofReport(work.pin.name, all(row.verdict == PROVEN for row in rows), tuple(rows))
 
 
@@ -91,12 +91,12 @@ def _run(
     patch: Patch, env: Mapping[str, str], root: Path, say: Callable[[str], None], run: RunNode
 ) -> tuple[list[NodeResult], float]:
     started = time.monotonic()
-    found = []
+    results = []
     for node in patch.proof:
         result = run(node, env, root)
         say(f"  {patch.name}: {node}: {result.outcome}")
-        found.append(result)
-    return found, time.monotonic() - started
+        results.append(result)
+    return results, time.monotonic() - started
 
 
 def _verdict(

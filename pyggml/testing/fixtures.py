@@ -11,13 +11,13 @@ import pytest
 if TYPE_CHECKING:
     from pyggml.builder.record import Build
     from pyggml.ggml import Device, Scheduler
-    from pyggml.native.environment import VirtualDevices
+    from pyggml.native.vdev_config import VirtualDeviceConfig
 
 
 class MakeDevices(Protocol):
     """What the fixture `virtual_devices` gives."""
 
-    def __call__(self, count: int | None = None, **options: Any) -> VirtualDevices: ...
+    def __call__(self, count: int | None = None, **options: Any) -> VirtualDeviceConfig: ...
 
 
 class MakeScheduler(Protocol):
@@ -49,44 +49,27 @@ def pyggml_build(request: pytest.FixtureRequest) -> Build:
 
 
 @pytest.fixture
-def virtual_devices(pyggml_build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDevices]:
+def virtual_devices(pyggml_build: Build) -> Iterator[MakeDevices]:
     """`virtual_devices(count, ...)`: devices in this process that look like GPUs, until the test ends.
 
-    Arguments are the attributes of pyggml.native.environment.VirtualDevices. A second call replaces the
+    Arguments are the attributes of pyggml.native.vdev_config.VirtualDeviceConfig. A second call replaces the
     devices of the first. The ledger is cleared and on; injected faults end with the test.
     """
-    from pyggml.errors import PyggmlError
-    from pyggml.native.environment import VirtualDevices
     from pyggml.native.load import load
+    from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices, remove_devices
 
     bindings = load(pyggml_build)
     if not bindings.has_vdev:
-        pytest.skip("this build has no virtual devices. Make it anew with: pyggml build")
-    ffi, lib = bindings.ffi, bindings.lib
+        pytest.skip("this build has no virtual devices. Make them with: pyggml build")
 
-    def check(error: Any) -> None:
-        if error != ffi.NULL:
-            raise PyggmlError(ffi.string(error).decode("utf-8", "replace"))
-
-    def make(count: int | None = None, **options: Any) -> VirtualDevices:
-        devices = VirtualDevices(count, **options)
-        for name, value in devices.environment().items():
-            monkeypatch.setenv(name, value)
-        lib.pyggml_vdev_unregister()
-        check(lib.pyggml_vdev_configure_from_environment())
-        check(lib.pyggml_vdev_register())
-        lib.pyggml_vdev_fault_clear()
-        for fault in devices.faults:
-            check(lib.pyggml_vdev_fault_parse(fault.encode()))
-        lib.pyggml_vdev_ledger_clear()
-        lib.pyggml_vdev_ledger_enable(1)
-        return devices
+    def make(count: int | None = None, **options: Any) -> VirtualDeviceConfig:
+        config = VirtualDeviceConfig(count, **options)
+        install_devices(bindings, config)
+        return config
 
     yield make
-    lib.pyggml_vdev_unregister()
-    lib.pyggml_vdev_fault_clear()
-    lib.pyggml_vdev_ledger_enable(0)
-    lib.pyggml_vdev_ledger_clear()
+    remove_devices(bindings)
+    bindings.lib.pyggml_vdev_ledger_clear()
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import contextlib
 import io
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from pyggml.processes import Child
 
 ABORT_FD = "PYGGML_ABORT_FD"
 """See pyggml.native.load: where the text of a failed assertion goes."""
@@ -84,7 +84,7 @@ def run(job: Job) -> Ended:
     """Run the job. Nothing that it started outlives it.
 
     Raises:
-        OSError: the process cannot be started.
+        PyggmlError: the process cannot be started.
     """
     with contextlib.ExitStack() as stack:
         # Without names: whatever kills this process, no file is left behind.
@@ -114,30 +114,25 @@ def run(job: Job) -> Ended:
             with contextlib.suppress(AttributeError, ValueError):
                 stream.flush()
         began, clock = time.time(), time.perf_counter()
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                "-u",
-                str(Path(__file__).with_name("start.py")),
-                str(order.fileno()),
-            ],
+        command = [
+            sys.executable,
+            *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+            "-u",
+            str(Path(__file__).with_name("start.py")),
+            str(order.fileno()),
+        ]
+        limit = None if job.timeout is None else REACH_SECONDS + job.timeout + GRACE_SECONDS
+        with Child(
+            command,
             cwd=job.directory,
             # ggml would start a debugger for its own backtrace.
             env={"GGML_NO_BACKTRACE": "1", **os.environ, ABORT_FD: str(abort.fileno())},
-            stdin=subprocess.DEVNULL,
             stdout=outputs.get("stdout"),
             stderr=outputs.get("stderr"),
             pass_fds=[each.fileno() for each in (order, told, abort, fault, *outputs.values())],
-            start_new_session=True,
-        )
-        limit = None if job.timeout is None else REACH_SECONDS + job.timeout + GRACE_SECONDS
-        overdue = True
-        try:
-            overdue = not _wait(process, limit)
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+        ) as process:
+            overdue = not process.ends_within(limit)
+            process.kill_group()
             status = process.wait()
         seconds = time.perf_counter() - clock
         messages = _messages(told)
@@ -153,24 +148,6 @@ def run(job: Job) -> Ended:
             read_text(fault.fileno()),
             {name: read_text(output.fileno(), since.get(name, 0)) for name, output in outputs.items()},
         )
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-    # Popen.wait(timeout) looks every 50 ms; this wakes at once.
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(None if seconds is None else seconds * 1000))
-    finally:
-        os.close(descriptor)
 
 
 def _messages(file: IO[bytes]) -> list[dict[str, Any]]:

@@ -117,6 +117,43 @@ def test_what_can_go_wrong(build: Build, body: str, outcome: str, detail: str) -
     assert Path(check.log).is_file()
 
 
+LOSES = (
+    "runs = os.path.dirname(__file__) + '/runs'; open(runs, 'a').write('x'); number = os.path.getsize(runs)\n"
+)
+"""Knows which run of the program it is."""
+
+
+@pytest.mark.parametrize(
+    "lost", ["print('test_a PASSED'); print('test_b ', end='')", "print('test_a PASSED'); sys.exit() # Summary: "]
+)  # fmt: skip
+def test_lost_output_is_no_crash_and_the_program_runs_again(build: Build, lost: str) -> None:
+    whole = "print('test_a PASSED'); print('test_b PASSED'); print('Summary: 2')"
+    said: list[str] = []
+    (program,) = prints(build, f"{LOSES}if number < 3:\n    {lost}\nelse:\n    {whole}")
+    check = check_build(build, programs=(replace(program, last="Summary: "),), say=said.append)
+    assert (check.ok, check.passed, check.failed) == (True, 2, 0)
+    again = "test-alloc exited with 0, but part of its output was lost; running it again"
+    assert said == ["running test-alloc", again, again]
+    assert Path(check.log).read_text().count("$ ") == 3
+
+
+def test_output_that_is_lost_each_time_is_said_plainly(build: Build) -> None:
+    programs = prints(build, f"{LOSES}print('test_a PASSED'); print('test_b ', end='')")
+    check = check_build(build, programs=programs)
+    assert not check.ok
+    assert (check.programs[0].outcome, check.passed, check.failed) == ("incomplete", 1, 0)
+    assert check.programs[0].detail == (
+        "exit status 0 in each of 4 runs, but part of the output was lost in test_b"
+    )
+
+
+def test_what_cannot_be_started_is_said(build: Build) -> None:
+    programs = prints(build, PASSES)
+    (build.bin_dir / "test-alloc").write_text("#!/nonexistent/interpreter\n")
+    program = check_build(build, programs=programs).programs[0]
+    assert (program.outcome, "cannot start" in program.detail) == ("crashed", True)
+
+
 def test_programs_get_their_own_libraries_and_short_aborts(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

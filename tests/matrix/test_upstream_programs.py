@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from pyggml.native.environment import VirtualDevices, program_environment
+from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.load import active_build
 from pyggml.native.programs import find_program
-from pyggml.native.vdev import find_vdev
+from pyggml.native.vdev_library import find_vdev
 
 pytestmark = pytest.mark.native
 
@@ -23,7 +23,7 @@ NAN_AT_THE_FIRST_CELL = "set:tensor=*kq_mask*,byte=1,mask=126"
 def llama_rows(*faults: str) -> tuple[int, dict[str, str]]:
     """The exit status of `test-llama-archs -s 1 -a llama` on two devices, and the verdict cell of each dense row."""
     build = active_build()
-    devices = VirtualDevices(count=2, faults=faults)
+    devices = VirtualDeviceConfig(count=2, faults=faults)
     done = subprocess.run(
         [find_program(build, "test-llama-archs"), "-s", "1", "-a", "llama"],
         env=program_environment(find_vdev(build), devices),

@@ -12,7 +12,7 @@ import pytest
 
 from pyggml.builder.record import Build, find_build
 from pyggml.errors import PyggmlError
-from pyggml.native.assemble import make_python_side
+from pyggml.native.python_side import make_python_side
 from pyggml.project import find_project
 
 from .tiny_upstream import tiny_build

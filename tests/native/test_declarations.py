@@ -11,7 +11,7 @@ import pytest
 
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
-from pyggml.native.assemble import source_of
+from pyggml.native.preprocess import source_of
 from pyggml.native.declarations import Declarations, declare, make_declarations
 from pyggml.native.preprocess import Compiler, Line, Preprocessed, preprocess
 

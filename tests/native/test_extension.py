@@ -15,7 +15,8 @@ from pyggml.builder.cmake import BuildResult
 from pyggml.builder.record import Build
 from pyggml.builder.source import Source
 from pyggml.errors import PyggmlError
-from pyggml.native.assemble import PythonSide, make_for, make_python_side, source_of
+from pyggml.native.preprocess import source_of
+from pyggml.native.python_side import PythonSide, make_for, make_python_side
 from pyggml.native.declarations import make_declarations
 from pyggml.native.extension import Inputs, compile_extension, extension_key
 from pyggml.native.preprocess import Compiler

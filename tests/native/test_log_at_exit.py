@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyggml.builder.record import Build
-from pyggml.native.assemble import source_of
+from pyggml.native.preprocess import source_of
 
 pytestmark = pytest.mark.native
 
@@ -80,14 +80,14 @@ def run(program: Path, how: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize(
-    "how", ["return", "exit in another thread", "pause and return", "free and return"]
-)
+@pytest.mark.parametrize("how", ["return", "exit in another thread", "pause and return", "free and return"])
 def test_all_lines_are_written_before_the_program_exits(program: Path, how: str) -> None:
     status, text = run(program, how)
     lines = text.splitlines()
     assert status == 0
-    assert lines == [f"line {number}" for number in range(LINES)], f"{len(lines)} of {LINES} lines were written"
+    assert lines == [f"line {number}" for number in range(LINES)], (
+        f"{len(lines)} of {LINES} lines were written"
+    )
 
 
 def test_exit_in_the_loggers_own_thread_does_not_wait_for_itself(program: Path) -> None:

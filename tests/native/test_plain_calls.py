@@ -9,7 +9,7 @@ import cffi
 import pytest
 
 from pyggml.ggml import Context
-from pyggml.native.assemble import source_of
+from pyggml.native.preprocess import source_of
 from pyggml.native.declarations import Declarations, Function
 from pyggml.native.load import load
 from pyggml.native.plain_calls import plain_functions, rewrite_calls

@@ -17,17 +17,18 @@ from click.testing import CliRunner
 
 from pyggml.builder.record import Build, read_record
 from pyggml.errors import PyggmlError
-from pyggml.native.environment import VirtualDevices, program_environment
+from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.ledger import Ledger
 from pyggml.native.load import active_build
-from pyggml.native.programs import find_program, run_program, seen_devices
-from pyggml.native.vdev import SOURCES, compile_vdev, find_vdev
+from pyggml.native.programs import find_program, seen_devices
+from pyggml.native.vdev_library import SOURCES, compile_vdev, find_vdev
+from pyggml.processes import run_attached
 from tests.native.vdev_client import run_client
 
 pytestmark = pytest.mark.native
 
 ROOT = Path(__file__).parents[2]
-DEFAULTS = VirtualDevices()
+DEFAULTS = VirtualDeviceConfig()
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def build() -> Build:
     return Build(Path(named), record)
 
 
-def run(build: Build, *command: str, devices: VirtualDevices = DEFAULTS) -> subprocess.CompletedProcess[str]:
+def run(build: Build, *command: str, devices: VirtualDeviceConfig = DEFAULTS) -> subprocess.CompletedProcess[str]:
     env = program_environment(find_vdev(build), devices)
     return subprocess.run(
         [find_program(build, command[0]), *command[1:]],
@@ -347,14 +348,14 @@ answer(dict(before=before, a=a, b=b, c=c_, d=d, e=names(), old=v.dev_name(old).d
 
 
 def test_both_ways_of_loading_register_once(build: Build) -> None:
-    devices = VirtualDevices(count=3, names=("é", "b b", "c"))
+    devices = VirtualDeviceConfig(count=3, names=("é", "b b", "c"))
     found = seen_devices(build, program_environment(find_vdev(build), devices))
     assert [one.name for one in found if one.backend == "VDEV"] == ["é", "b b", "c"]
     assert {one.type for one in found if one.backend == "VDEV"} == {"GPU"}
 
 
 def test_a_program_that_never_loads_backends_has_the_devices(build: Build) -> None:
-    done = run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=VirtualDevices(count=2))
+    done = run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=VirtualDeviceConfig(count=2))
     rows = [line for line in done.stdout.splitlines() if re.search(r"\bMeta\|", line)]
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(rows) == 2
@@ -363,7 +364,7 @@ def test_a_program_that_never_loads_backends_has_the_devices(build: Build) -> No
 
 def test_a_shell_under_the_preload_works_and_makes_no_devices(build: Build, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
-    env = program_environment(find_vdev(build), VirtualDevices(ledger=ledger, faults=("alloc",)))
+    env = program_environment(find_vdev(build), VirtualDeviceConfig(ledger=ledger, faults=("alloc",)))
     done = subprocess.run(
         ["/bin/sh", "-c", "echo fine"], env=env, capture_output=True, text=True, check=False
     )
@@ -382,7 +383,7 @@ def test_impossible_environment_stops_the_program_with_a_message(build: Build) -
 
 
 def test_the_environment_says_the_same_to_both_sides(build: Build) -> None:
-    devices = VirtualDevices(count=2, memory=3 << 20, alignment=256, max_buffer=1 << 20, native_2d=False)
+    devices = VirtualDeviceConfig(count=2, memory=3 << 20, alignment=256, max_buffer=1 << 20, native_2d=False)
     got, _ = run_client(build, """
 assert v.configure_from_environment() is None
 t = v.dev_buffer_type(v.device(0))
@@ -395,7 +396,7 @@ answer([v.count(), total.value, v.buft_get_alignment(t), v.buft_get_max_size(t)]
 
 def test_the_ledger_file_is_there_after_an_abort(build: Build, tmp_path: Path) -> None:
     file = tmp_path / "l"
-    devices = VirtualDevices(count=2, memory=1 << 20, ledger=file)
+    devices = VirtualDeviceConfig(count=2, memory=1 << 20, ledger=file)
     done = run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=devices)
     ledger = Ledger.read(file)
     assert done.returncode != 0
@@ -404,7 +405,7 @@ def test_the_ledger_file_is_there_after_an_abort(build: Build, tmp_path: Path) -
 
 def test_the_ledger_names_the_split_of_every_input(build: Build, tmp_path: Path) -> None:
     file = tmp_path / "l"
-    run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=VirtualDevices(count=2, ledger=file))
+    run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=VirtualDeviceConfig(count=2, ledger=file))
     ledger = Ledger.read(file)
     computes = ledger.filter(kind="compute", device="VDEV0")
     assert computes.column("split").tolist() == list(range(len(computes)))
@@ -422,7 +423,7 @@ def test_the_library_is_compiled_again_only_when_something_changed(build: Build,
     assert said == ["compiling the virtual devices"]
     assert library.stat().st_mtime_ns == before.st_mtime_ns
     # A path with a space cannot be written into LD_PRELOAD as it is.
-    env = program_environment(library, VirtualDevices(count=1))
+    env = program_environment(library, VirtualDeviceConfig(count=1))
     done = subprocess.run(
         [find_program(build, "test-llama-archs"), "-s", "1", "-a", "llama"],
         env=env, capture_output=True, text=True, check=False,
@@ -434,7 +435,7 @@ def test_another_trees_headers_are_no_reason_to_compile_again(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build named with --against stays as it is, although the work tree holds other headers, older than it."""
-    from pyggml.native.assemble import source_of
+    from pyggml.native.preprocess import source_of
 
     source = tmp_path / "tree"
     for part in ("ggml/include", "ggml/src"):
@@ -444,7 +445,7 @@ def test_another_trees_headers_are_no_reason_to_compile_again(
     other = replace(build, directory=tmp_path / "other")
     other.directory.mkdir()
     (other.directory / "bin").symlink_to(build.bin_dir)
-    monkeypatch.setattr("pyggml.native.vdev._source_of", lambda build: source)
+    monkeypatch.setattr("pyggml.native.vdev_library.source_of", lambda build: source)
     library = compile_vdev(other, source)
     before = library.stat()
     header = source / "ggml/src/ggml-backend-impl.h"
@@ -456,7 +457,7 @@ def test_another_trees_headers_are_no_reason_to_compile_again(
 
 
 def test_a_compiler_error_is_shown_and_the_old_library_stays(build: Build, tmp_path: Path) -> None:
-    from pyggml.native.assemble import source_of
+    from pyggml.native.preprocess import source_of
 
     source = tmp_path / "tree"
     for part in ("ggml/include", "ggml/src"):
@@ -475,14 +476,14 @@ def test_a_compiler_error_is_shown_and_the_old_library_stays(build: Build, tmp_p
 
 
 def test_a_static_build_is_refused(build: Build, tmp_path: Path) -> None:
-    from pyggml.native.assemble import source_of
+    from pyggml.native.preprocess import source_of
 
     with pytest.raises(PyggmlError, match=r"has no libggml\.so: virtual devices need shared libraries"):
         compile_vdev(replace(build, directory=tmp_path), source_of(build), tmp_path / "python")
 
 
 def test_our_own_code_compiles_without_warnings(build: Build) -> None:
-    from pyggml.native.assemble import source_of
+    from pyggml.native.preprocess import source_of
 
     source = source_of(build)
     done = subprocess.run(
@@ -502,9 +503,9 @@ def test_a_death_by_signal_is_told_apart_from_an_exit_status(tmp_path: Path) -> 
     program = tmp_path / "p"
     program.write_text("#!/bin/sh\nkill -ABRT $$\n")
     program.chmod(0o755)
-    assert run_program(program, [], os.environ) == -signal.SIGABRT
+    assert run_attached([program], os.environ) == -signal.SIGABRT
     program.write_text("#!/bin/sh\nexit $1\n")
-    assert run_program(program, ["7"], os.environ) == 7
+    assert run_attached([program, "7"], os.environ) == 7
 
 
 def invoke(build: Build, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:

@@ -179,7 +179,7 @@ def answer(document: object) -> None:
 
 def run_client(build: Any, code: str, env: dict[str, str] | None = None) -> Any:
     """Run `code` in a new process; `v` is its Client. Returns what it answered and what it wrote to stderr."""
-    from pyggml.native.vdev import find_vdev
+    from pyggml.native.vdev_library import find_vdev
 
     here = Path(__file__).parent
     program = (

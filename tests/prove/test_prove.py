@@ -137,7 +137,7 @@ def test_killed_and_interrupted_in_the_middle(box: Sandbox) -> None:
 
 
 def test_a_build_that_is_stopped_ends_the_proving(box: Sandbox) -> None:
-    from pyggml.builder.process import InterruptedBuildError
+    from pyggml.processes import UserInterruptError
     from pyggml.prove.run import prove_series
     from pyggml.series.worktree.workspace import open_workspace
 
@@ -146,11 +146,11 @@ def test_a_build_that_is_stopped_ends_the_proving(box: Sandbox) -> None:
 
         def at(self, head: str, tree: str) -> dict[str, str]:
             self.asked += 1
-            raise InterruptedBuildError("stopped")
+            raise UserInterruptError("stopped")
 
     state_proofs(box, first=(["test_one"], "one is wrong"), second=(["test_two"], "two is wrong"))
     bench = Stopped()
-    with pytest.raises(InterruptedBuildError):
+    with pytest.raises(UserInterruptError):
         prove_series(open_workspace(box.project, None), bench)
     assert bench.asked == 1
 

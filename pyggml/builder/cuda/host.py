@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from os import devnull
 from pathlib import Path
 
-from pyggml.builder.process import tool_environment
+from pyggml.builder.tool_environment import tool_environment
 from pyggml.errors import PyggmlError
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyggml.builder.process import tool_environment
+from pyggml.builder.tool_environment import tool_environment
 
 TIMEOUT_SECONDS = 60
 LIBRARY_DIRS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pyggml.builder.process import tool_environment
+from pyggml.builder.tool_environment import tool_environment
 from pyggml.errors import PyggmlError
 
 STUB_ERROR = 34

@@ -15,9 +15,10 @@ from pyggml.builder.cuda.options import CudaOptions, parse_archs
 from pyggml.builder.cuda.setup import check_space, set_up
 from pyggml.builder.cuda.toolkit import Toolkit, choose_toolkit
 from pyggml.builder.cuda.wheels import Wheels, find_wheels
-from pyggml.builder.process import run_lines, tool_environment
+from pyggml.builder.tool_environment import tool_environment
 from pyggml.builder.toolchain import Toolchain, find_toolchain
 from pyggml.errors import PyggmlError
+from pyggml.processes import run_lines
 from tests.builder.cuda.conftest import H200, NO_DRIVER, gpu, make_toolkit, make_wheels, script
 
 NO_WHEELS = Wheels(None, {}, ("nvidia-cublas",))

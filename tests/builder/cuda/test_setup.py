@@ -24,7 +24,7 @@ from pyggml.builder.plan import (
     make_plan,
     variant_name,
 )
-from pyggml.builder.process import tool_environment
+from pyggml.builder.tool_environment import tool_environment
 from pyggml.builder.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
 from tests.builder.cuda.conftest import H200, NO_DRIVER, MakeToolkit, make_wheel, make_wheels, script, write

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file
-from pyggml.native.preprocess import first_error, run_compiler
+from pyggml.native.preprocess import first_error, run_compiler, source_of
 
 LIBRARY = "libpyggml-vdev.so"
 SOURCES = Path(__file__).parent / "vdev"
@@ -45,7 +45,7 @@ def compile_vdev(
         PyggmlError: the build has no shared ggml, a header is missing, or the compiler refuses (its first
             error); a library that was there stays.
     """
-    source = source or _source_of(build)
+    source = source or source_of(build)
     directory = (directory or build.directory / "python").resolve()
     library = directory / LIBRARY
     fingerprint = (_own_key(build, directory), _header_key(source))
@@ -61,7 +61,7 @@ def find_vdev(build: Build, say: Callable[[str], None] = lambda text: None) -> P
     Raises:
         PyggmlError: see compile_vdev; or they are not compiled and the headers are no longer the build's.
     """
-    source = _source_of(build)
+    source = source_of(build)
     directory = (build.directory / "python").resolve()
     found = _fingerprint_of(directory / LIBRARY)
     if found is not None and found[0] == _own_key(build, directory):
@@ -76,12 +76,6 @@ def find_vdev(build: Build, say: Callable[[str], None] = lambda text: None) -> P
             "Build again: pyggml build",
         )
     return compile_vdev(build, source, directory, say)
-
-
-def _source_of(build: Build) -> Path:
-    from pyggml.native.assemble import source_of
-
-    return source_of(build)
 
 
 def _goes_with(build: Build, library: Path) -> bool:

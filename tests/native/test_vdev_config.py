@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.native.environment import (
-    VirtualDevices,
+from pyggml.native.vdev_config import (
+    VirtualDeviceConfig,
     devices_from_environment,
     parse_size,
     program_environment,
@@ -41,31 +41,31 @@ from pyggml.native.environment import (
 )
 def test_impossible_values_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        VirtualDevices(**values)
+        VirtualDeviceConfig(**values)
 
 
 def test_the_number_of_names_is_the_number_of_devices() -> None:
-    assert VirtualDevices(names=("A", "B", "C")).count == 3
-    assert VirtualDevices().count == 2
-    assert VirtualDevices(count=16, names=tuple("ABCDEFGHIJKLMNOP")).count == 16
+    assert VirtualDeviceConfig(names=("A", "B", "C")).count == 3
+    assert VirtualDeviceConfig().count == 2
+    assert VirtualDeviceConfig(count=16, names=tuple("ABCDEFGHIJKLMNOP")).count == 16
 
 
 def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
-    devices = VirtualDevices(
+    devices = VirtualDeviceConfig(
         names=("A", "b c"), memory=512 << 20, alignment=256, max_buffer=1 << 20, native_2d=False,
         host_buffer=True, asynchronous=False, poison=False, strict=False, threads=3, offload_batch=0,
         ledger=tmp_path / "l", faults=("alloc:nth=3", "get:tensor=x*"),
     )  # fmt: skip
     assert devices_from_environment(devices.environment()) == devices
-    assert devices_from_environment(VirtualDevices(count=5).environment()) == VirtualDevices(count=5)
-    assert devices_from_environment({}) == VirtualDevices()
+    assert devices_from_environment(VirtualDeviceConfig(count=5).environment()) == VirtualDeviceConfig(count=5)
+    assert devices_from_environment({}) == VirtualDeviceConfig()
 
 
 def test_what_is_given_wins_over_variables_that_would_contradict_it() -> None:
     env = {"PYGGML_VDEV_DEVICES": "2", "PYGGML_VDEV_NAMES": "A,B", "PYGGML_VDEV_MEMORY": "1G"}
-    assert devices_from_environment(env, count=3, memory=5) == VirtualDevices(count=3, memory=5)
+    assert devices_from_environment(env, count=3, memory=5) == VirtualDeviceConfig(count=3, memory=5)
     assert devices_from_environment(env, count=2).names == ("A", "B")
-    assert devices_from_environment(env, names=("X",)) == VirtualDevices(names=("X",), memory=1 << 30)
+    assert devices_from_environment(env, names=("X",)) == VirtualDeviceConfig(names=("X",), memory=1 << 30)
     # A variable that is not used need not be readable.
     assert devices_from_environment({"PYGGML_VDEV_MEMORY": "junk"}, memory=5).memory == 5
 
@@ -103,7 +103,7 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_a_programs_environment_adds_to_what_is_there() -> None:
     base = {"LD_PRELOAD": "/x.so", "PYGGML_VDEV_FAULT": "alloc", "HOME": "/h", "GGML_NO_BACKTRACE": "0"}
-    env = program_environment(Path("/b/python/libpyggml-vdev.so"), VirtualDevices(count=4), base)
+    env = program_environment(Path("/b/python/libpyggml-vdev.so"), VirtualDeviceConfig(count=4), base)
     assert env["LD_PRELOAD"] == "/b/python/libpyggml-vdev.so:/x.so"
     assert env["GGML_BACKEND_PATH"] == "/b/python/libpyggml-vdev.so"
     assert (env["PYGGML_VDEV_DEVICES"], env["PYGGML_VDEV_FAULT"], env["HOME"]) == ("4", "", "/h")
@@ -112,17 +112,17 @@ def test_a_programs_environment_adds_to_what_is_there() -> None:
 
 
 def test_a_path_with_a_space_goes_by_the_library_path() -> None:
-    env = program_environment(Path("/a b/libpyggml-vdev.so"), VirtualDevices(), {"LD_LIBRARY_PATH": "/l"})
+    env = program_environment(Path("/a b/libpyggml-vdev.so"), VirtualDeviceConfig(), {"LD_LIBRARY_PATH": "/l"})
     assert env["LD_PRELOAD"] == "libpyggml-vdev.so"
     assert env["LD_LIBRARY_PATH"] == "/a b:/l"
 
 
 def test_a_path_that_the_linker_would_cut_is_refused() -> None:
     with pytest.raises(PyggmlError, match="the path holds a colon"):
-        program_environment(Path("/a:b/libpyggml-vdev.so"), VirtualDevices(), {})
+        program_environment(Path("/a:b/libpyggml-vdev.so"), VirtualDeviceConfig(), {})
 
 
 def test_a_relative_ledger_is_where_the_caller_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert VirtualDevices(ledger=Path("l")).environment()["PYGGML_VDEV_LEDGER"] == str(tmp_path / "l")
-    assert VirtualDevices(ledger=Path("-")).environment()["PYGGML_VDEV_LEDGER"] == "-"
+    assert VirtualDeviceConfig(ledger=Path("l")).environment()["PYGGML_VDEV_LEDGER"] == str(tmp_path / "l")
+    assert VirtualDeviceConfig(ledger=Path("-")).environment()["PYGGML_VDEV_LEDGER"] == "-"

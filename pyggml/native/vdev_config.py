@@ -1,4 +1,4 @@
-"""How virtual devices are asked for: a description, and the environment that gives them to any program."""
+"""Virtual devices: their description, switched on in any program by its environment, or in this process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError, UsageError
+
+if TYPE_CHECKING:
+    from pyggml.native.load import Bindings
 
 MAX_DEVICES = 16
 MIN_ALIGNMENT, MAX_ALIGNMENT = 16, 2 << 20
@@ -22,7 +25,7 @@ _PREFIX = "PYGGML_VDEV_"
 
 
 @dataclass(frozen=True)
-class VirtualDevices:
+class VirtualDeviceConfig:
     """Devices that look like GPUs and compute on the CPU (`vdev/pyggml-vdev.h`).
 
     Attributes:
@@ -110,7 +113,7 @@ class VirtualDevices:
         }
 
 
-def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: Any) -> VirtualDevices:
+def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: Any) -> VirtualDeviceConfig:
     """The devices that PYGGML_VDEV_* variables describe.
 
     Args:
@@ -133,11 +136,11 @@ def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: 
             values.pop("names", None)
     elif overrides.get("names") is not None and overrides.get("count") is None:
         values.pop("count", None)
-    return VirtualDevices(**values)
+    return VirtualDeviceConfig(**values)
 
 
 def program_environment(
-    library: Path, devices: VirtualDevices, base: Mapping[str, str] | None = None
+    library: Path, devices: VirtualDeviceConfig, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The environment in which every program of a build has the devices.
 
@@ -164,6 +167,54 @@ def program_environment(
     env.setdefault("GGML_NO_BACKTRACE", "1")
     env.update(devices.environment())
     return env
+
+
+def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: bool = True) -> None:
+    """Make the devices in this process and list them in ggml's registry, in place of those of the last call.
+
+    Args:
+        config: all but its ledger's file, which is for programs.
+        ledger: begin the ledger; without, nothing is recorded.
+
+    Raises:
+        PyggmlError: this build has no virtual devices, or a fault cannot be read.
+    """
+    if not bindings.has_vdev:
+        variant = bindings.build.record.variant
+        raise PyggmlError(f"the build {variant} has no virtual devices", "Make them: pyggml build")
+    ffi, lib = bindings.ffi, bindings.lib
+
+    def check(error: Any) -> None:
+        if error != ffi.NULL:
+            raise PyggmlError(f"virtual devices: {ffi.string(error).decode('utf-8', 'replace')}")
+
+    remove_devices(bindings)
+    made = ffi.new("struct pyggml_vdev_config *")
+    lib.pyggml_vdev_config_default(made)
+    names = ffi.new("char[]", ",".join(config.names).encode("utf-8", "surrogateescape"))
+    made.names = names if config.names else ffi.NULL
+    made.devices = config.count or 0
+    made.max_buffer = config.max_buffer or 0
+    setattr(made, "async", config.asynchronous)
+    for name in ("memory", "alignment", "native_2d", "host_buffer", "poison", "strict", "threads", "offload_batch"):
+        setattr(made, name, getattr(config, name))
+    check(lib.pyggml_vdev_configure(made))
+    check(lib.pyggml_vdev_register())
+    try:
+        for fault in config.faults:
+            check(lib.pyggml_vdev_fault_parse(fault.encode("utf-8", "surrogateescape")))
+    except PyggmlError:
+        remove_devices(bindings)
+        raise
+    lib.pyggml_vdev_ledger_clear()
+    lib.pyggml_vdev_ledger_enable(int(ledger))
+
+
+def remove_devices(bindings: Bindings) -> None:
+    """Take the devices out of ggml's registry and end the ledger and the faults; twice is harmless."""
+    bindings.lib.pyggml_vdev_ledger_enable(0)
+    bindings.lib.pyggml_vdev_fault_clear()
+    bindings.lib.pyggml_vdev_unregister()
 
 
 def parse_size(text: str) -> int:
@@ -252,4 +303,4 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "ledger": ("LEDGER", _path),
     "faults": ("FAULT", _faults),
 }
-assert set(_VARIABLES) == {field.name for field in fields(VirtualDevices)}  # noqa: S101
+assert set(_VARIABLES) == {field.name for field in fields(VirtualDeviceConfig)}  # noqa: S101

@@ -14,7 +14,7 @@ from pyggml.builder.progress import Report
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
-from pyggml.native.preprocess import compiler_of, missing_headers
+from pyggml.native.preprocess import compiler_of, missing_headers, source_of
 from pyggml.project import Project
 
 DECLARATIONS = "declarations.h"
@@ -122,7 +122,7 @@ def _make(build: Build, source: Path, directory: Path, say: Say, virtual_devices
     from pyggml.native.declarations import make_declarations
     from pyggml.native.extension import Inputs, compile_extension, write_state
     from pyggml.native.symbols import build_libraries, exported
-    from pyggml.native.vdev import SOURCES, compile_vdev
+    from pyggml.native.vdev_library import SOURCES, compile_vdev
 
     started = time.monotonic()
     compiler = compiler_of(build.record.tools, build.record.options)
@@ -148,22 +148,6 @@ def _make(build: Build, source: Path, directory: Path, say: Say, virtual_devices
         compiled=compiled.fresh,
         seconds=round(time.monotonic() - started, 2),
     )
-
-
-def source_of(build: Build) -> Path:
-    """The tree that CMake was configured with, from its cache.
-
-    Raises:
-        PyggmlError: there is no cache, or it does not say.
-    """
-    try:
-        cache = (build.directory / "CMakeCache.txt").read_bytes().decode("utf-8", "surrogateescape")
-    except OSError:
-        cache = ""
-    for line in cache.splitlines():
-        if line.startswith("CMAKE_HOME_DIRECTORY:INTERNAL="):
-            return Path(line.partition("=")[2])
-    raise PyggmlError(f"{build.directory} does not say which tree it was made of", "Build it: pyggml build")
 
 
 def _is_of(abi: Path, key: str) -> bool:
