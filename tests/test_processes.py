@@ -108,31 +108,50 @@ def test_what_cannot_be_started_is_said(start: object, tmp_path: Path) -> None:
 
 CALLS = {
     "run": "run(['sh', '-c', SCRIPT])",
-    "run_lines": "run_lines(['sh', '-c', SCRIPT], print, os.environ)",
+    "run_lines": "run_lines(['sh', '-c', SCRIPT], lambda line: Path('ready').touch(), os.environ)",
 }
+PARENT = """
+import os, sys
+from pathlib import Path
+from pyggml import processes
+from pyggml.processes import UserInterruptError, run, run_lines
+
+class Told(processes.Child):
+    def __init__(self, command, **options):
+        super().__init__(command, **options)
+        if options.get("watched", True):
+            Path("ready").touch()
+
+processes.Child = Told
+# What a shell starts in the background does not listen to SIGINT.
+processes.STOP_PATIENCE_SECONDS = 0.5
+try:
+    {call}
+except UserInterruptError as error:
+    print(error)
+    sys.exit(130)
+except KeyboardInterrupt:
+    sys.exit(131)
+"""
 
 
-def parent(call: str, directory: Path) -> subprocess.Popen[str]:
-    """A process that waits for the family."""
-    program = (
-        "import os, sys\nfrom pyggml import processes\nfrom pyggml.processes import *\n"
-        # What a shell starts in the background does not listen to SIGINT.
-        "processes.STOP_PATIENCE_SECONDS = 0.5\n"
-        f"SCRIPT = {FAMILY.format(before='')!r}\n"
-        f"try:\n    {CALLS[call]}\n"
-        "except UserInterruptError as error:\n    print(error); sys.exit(130)\n"
-        "except KeyboardInterrupt:\n    sys.exit(131)\n"
-    )
+def parent(call: str, directory: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process that waits for the family; it can be interrupted now."""
+    program = PARENT.format(call=CALLS[call]).replace("SCRIPT", repr(FAMILY.format(before="echo said;")))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=directory, env=env, stdout=subprocess.PIPE, text=True
     )
+    pids = family(directory)
+    deadline = time.monotonic() + 20
+    while not (directory / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process, pids
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_stop_the_group_of_run_lines(number: signal.Signals, tmp_path: Path) -> None:
-    process = parent("run_lines", tmp_path)
-    pids = family(tmp_path)
+    process, pids = parent("run_lines", tmp_path)
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == UserInterruptError.exit_code, said
@@ -142,10 +161,7 @@ def test_signals_stop_the_group_of_run_lines(number: signal.Signals, tmp_path: P
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_run_ends_the_group_whatever_ends_us(number: signal.Signals, tmp_path: Path) -> None:
-    process = parent("run", tmp_path)
-    pids = family(tmp_path)
-    # They may be quicker than our own way back from starting them.
-    time.sleep(0.5)
+    process, pids = parent("run", tmp_path)
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == (131 if number == signal.SIGINT else -number)

@@ -34,9 +34,9 @@ from pyggml import processes
 from pyggml.builder.record import Build, find_build
 from pyggml.errors import PyggmlError
 from pyggml.models.packaged import get_model
-from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.load import active_build
 from pyggml.native.programs import find_program
+from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.vdev_library import find_vdev
 from pyggml.project import find_project
 

@@ -28,8 +28,8 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     from pyggml.builder.record import check_instruction_set
     from pyggml.cli.run import active
     from pyggml.native.cuda import BACKEND, explain_absence
-    from pyggml.native.vdev_config import devices_from_environment, program_environment
     from pyggml.native.programs import seen_devices
+    from pyggml.native.vdev_config import devices_from_environment, program_environment
     from pyggml.native.vdev_library import find_vdev
 
     env = dict(os.environ)

@@ -61,8 +61,8 @@ def run(
     """
     from pyggml.builder.record import check_instruction_set
     from pyggml.files import remove_file
-    from pyggml.native.vdev_config import devices_from_environment, parse_size, program_environment
     from pyggml.native.programs import find_program
+    from pyggml.native.vdev_config import devices_from_environment, parse_size, program_environment
     from pyggml.native.vdev_library import find_vdev
     from pyggml.processes import run_attached, signal_name
 

@@ -15,7 +15,7 @@ from pyggml.llama import LlamaContext, Model
 from pyggml.matrix.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.matrix.compare import nmse
 from pyggml.native.cuda import open_cuda
-from pyggml.native.vdev_config import VirtualDeviceConfig
+from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings

@@ -196,7 +196,16 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
     made.devices = config.count or 0
     made.max_buffer = config.max_buffer or 0
     setattr(made, "async", config.asynchronous)
-    for name in ("memory", "alignment", "native_2d", "host_buffer", "poison", "strict", "threads", "offload_batch"):
+    for name in (
+        "memory",
+        "alignment",
+        "native_2d",
+        "host_buffer",
+        "poison",
+        "strict",
+        "threads",
+        "offload_batch",
+    ):
         setattr(made, name, getattr(config, name))
     check(lib.pyggml_vdev_configure(made))
     check(lib.pyggml_vdev_register())

@@ -75,8 +75,8 @@ class BuildBench(TreeBench):
         from pyggml.builder.source import Source
         from pyggml.builder.times import follow_contents
         from pyggml.builder.toolchain import find_toolchain
-        from pyggml.native.python_side import make_python_side
         from pyggml.native.preprocess import missing_headers
+        from pyggml.native.python_side import make_python_side
 
         git = self.move(head, tree)
         machine = read_machine()

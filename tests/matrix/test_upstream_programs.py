@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.load import active_build
 from pyggml.native.programs import find_program
+from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.vdev_library import find_vdev
 
 pytestmark = pytest.mark.native

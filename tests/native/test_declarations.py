@@ -11,9 +11,8 @@ import pytest
 
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
-from pyggml.native.preprocess import source_of
 from pyggml.native.declarations import Declarations, declare, make_declarations
-from pyggml.native.preprocess import Compiler, Line, Preprocessed, preprocess
+from pyggml.native.preprocess import Compiler, Line, Preprocessed, preprocess, source_of
 
 from .tiny_upstream import write_tree
 

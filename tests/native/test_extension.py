@@ -15,11 +15,10 @@ from pyggml.builder.cmake import BuildResult
 from pyggml.builder.record import Build
 from pyggml.builder.source import Source
 from pyggml.errors import PyggmlError
-from pyggml.native.preprocess import source_of
-from pyggml.native.python_side import PythonSide, make_for, make_python_side
 from pyggml.native.declarations import make_declarations
 from pyggml.native.extension import Inputs, compile_extension, extension_key
-from pyggml.native.preprocess import Compiler
+from pyggml.native.preprocess import Compiler, source_of
+from pyggml.native.python_side import PythonSide, make_for, make_python_side
 from pyggml.native.symbols import build_libraries, exported
 from pyggml.project import Project
 

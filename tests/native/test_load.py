@@ -15,12 +15,11 @@ import pytest
 
 from pyggml.builder.record import Build, write_record
 from pyggml.errors import PyggmlError
-from pyggml.native.preprocess import source_of
-from pyggml.native.python_side import make_python_side
 from pyggml.native.declarations import make_declarations
 from pyggml.native.extension import Compiled, Inputs, compile_extension, write_state
 from pyggml.native.load import active_build, build_in, layout_message
-from pyggml.native.preprocess import Compiler
+from pyggml.native.preprocess import Compiler, source_of
+from pyggml.native.python_side import make_python_side
 from pyggml.native.symbols import build_libraries, exported
 
 from .conftest import Run

@@ -9,10 +9,10 @@ import cffi
 import pytest
 
 from pyggml.ggml import Context
-from pyggml.native.preprocess import source_of
 from pyggml.native.declarations import Declarations, Function
 from pyggml.native.load import load
 from pyggml.native.plain_calls import plain_functions, rewrite_calls
+from pyggml.native.preprocess import source_of
 
 
 def declared(*names: str, header: str = "ggml.h") -> Declarations:

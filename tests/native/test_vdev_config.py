@@ -57,7 +57,9 @@ def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
         ledger=tmp_path / "l", faults=("alloc:nth=3", "get:tensor=x*"),
     )  # fmt: skip
     assert devices_from_environment(devices.environment()) == devices
-    assert devices_from_environment(VirtualDeviceConfig(count=5).environment()) == VirtualDeviceConfig(count=5)
+    assert devices_from_environment(VirtualDeviceConfig(count=5).environment()) == VirtualDeviceConfig(
+        count=5
+    )
     assert devices_from_environment({}) == VirtualDeviceConfig()
 
 
@@ -112,7 +114,9 @@ def test_a_programs_environment_adds_to_what_is_there() -> None:
 
 
 def test_a_path_with_a_space_goes_by_the_library_path() -> None:
-    env = program_environment(Path("/a b/libpyggml-vdev.so"), VirtualDeviceConfig(), {"LD_LIBRARY_PATH": "/l"})
+    env = program_environment(
+        Path("/a b/libpyggml-vdev.so"), VirtualDeviceConfig(), {"LD_LIBRARY_PATH": "/l"}
+    )
     assert env["LD_PRELOAD"] == "libpyggml-vdev.so"
     assert env["LD_LIBRARY_PATH"] == "/a b:/l"
 
