@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from pyggml.errors import PyggmlError
+from tests.kill_points import SEED
 from tests.tested_build import PIN, PREPARED, find_tested_build, make_build, remember, remembered
 
-KILL_SEED = "PYGGML_TESTS_KILL_SEED"
 # A run that only finds out whether there are native tests ends with this.
 ASKED, NATIVE = "PYGGML_TESTS_ASKED", 77
 
@@ -48,8 +48,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     seed = config.option.kill_seed
     # Workers and isolated tests have to take the same points.
-    if seed is not None or KILL_SEED not in os.environ:
-        os.environ[KILL_SEED] = str(int(time.time()) % 3 if seed is None else seed)
+    if seed is not None or SEED not in os.environ:
+        os.environ[SEED] = str(int(time.time()) % 3 if seed is None else seed)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -58,7 +58,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         if must_make_build(config)
         else find_tested_build()
     )
-    return [f"pyggml: testing {build}", f"kill points: --kill-seed {os.environ[KILL_SEED]}"]
+    return [f"pyggml: testing {build}", f"kill points: --kill-seed {os.environ[SEED]}"]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

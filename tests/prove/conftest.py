@@ -90,17 +90,26 @@ def test_only_below():
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with own_user(tmp_path_factory.mktemp("home"), "PYTEST_"):
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_machine(home: Path) -> Iterator[None]:
+    with own_user(home, "PYTEST_"):
         yield
 
 
 @pytest.fixture(scope="session")
-def with_proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_proofs(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    with own_user(home, "PYTEST_"):
+        return make_project_with_proofs(tmp_path_factory.mktemp("proofs") / "box")
+
+
+def make_project_with_proofs(directory: Path) -> Path:
     from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 
-    directory = tmp_path_factory.mktemp("proofs") / "box"
     source, root = directory / "upstream", directory / "project"
     for path, text in (("CMakeLists.txt", CMAKE), ("main.c", MAIN), ("README.md", "x\n")):
         source.mkdir(parents=True, exist_ok=True)

@@ -14,17 +14,24 @@ from pyggml.project import Project
 from tests.hermetic import own_user
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with own_user(tmp_path_factory.mktemp("home")):
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_machine(home: Path) -> Iterator[None]:
+    """Until the end of the module only: other tests of this process have a home of their own."""
+    with own_user(home):
         yield
 
 
 @pytest.fixture(scope="session")
-def fetched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fetched(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A project with its source fetched, made once and copied for every test."""
     directory = tmp_path_factory.mktemp("fetched")
-    make_sandbox(directory)
+    with own_user(home):
+        make_sandbox(directory)
     return directory
 
 
@@ -36,13 +43,14 @@ def box(tmp_path: Path, fetched: Path) -> Sandbox:
 
 
 @pytest.fixture(scope="session")
-def with_three(tmp_path_factory: pytest.TempPathFactory, fetched: Path) -> Path:
+def with_three(tmp_path_factory: pytest.TempPathFactory, home: Path, fetched: Path) -> Path:
     directory = tmp_path_factory.mktemp("three") / "box"
     shutil.copytree(fetched, directory, symlinks=True)
     box = Sandbox(Project(directory / "project"))
-    box.patch("first", "src/scale.c", "line 3\n", "line three\n")
-    box.patch("second", "src/scale.c", "line 20\n", "line twenty\n")
-    box.patch("third", "README.md", "upstream\n", "downstream\n")
+    with own_user(home):
+        box.patch("first", "src/scale.c", "line 3\n", "line three\n")
+        box.patch("second", "src/scale.c", "line 20\n", "line twenty\n")
+        box.patch("third", "README.md", "upstream\n", "downstream\n")
     return directory
 
 
@@ -54,9 +62,10 @@ def three(tmp_path: Path, with_three: Path) -> Sandbox:
 
 
 @pytest.fixture(scope="session")
-def with_two_pins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_two_pins(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     directory = tmp_path_factory.mktemp("pins") / "box"
-    four_patches(make_two_pins(directory, OLD, NEW))
+    with own_user(home):
+        four_patches(make_two_pins(directory, OLD, NEW))
     return directory
 
 

@@ -13,6 +13,7 @@ from pyggml.project import Project
 from pyggml.upstream.new_pin import NewPin, add_pin, directory_source
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import repository
+from tests.command_line import run_here
 
 SCALE = "".join(f"line {n}\n" for n in range(1, 41))
 TWINS = "".join(f"static int twin_{name}(void) {{\n    int x = 0;\n    return x;\n}}\n\n" for name in "abcd")
@@ -59,10 +60,15 @@ class Sandbox:
         return self.project.patches_dir / "one"
 
     def pyggml(self, *args: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Done:
+        """Run `pyggml *args` in this process."""
+        ended = run_here(*args, cwd=cwd or self.root, env=env)
+        return Done(ended.code, ended.out, ended.err)
+
+    def start_pyggml(self, *args: str, env: dict[str, str] | None = None) -> Done:
         """Run `pyggml *args` in a process of its own."""
         done = subprocess.run(
             [sys.executable, "-m", "pyggml", *args],
-            cwd=cwd or self.root,
+            cwd=self.root,
             env={**os.environ, **(env or {})},
             capture_output=True,
             text=True,

@@ -21,6 +21,7 @@ from pyggml.series.editing.edit import refresh
 from pyggml.series.worktree.apply import apply_series
 from pyggml.series.worktree.status import series_status
 from pyggml.series.worktree.undo import undo_last
+from tests import kill_points
 
 KILLER = Path(__file__).with_name("killer.py")
 
@@ -69,8 +70,9 @@ def differing(found: object, wanted: object) -> str:
     return f"{found!r} for {wanted!r}"
 
 
+@kill_points.every
 @pytest.mark.parametrize("command", ["apply", "refresh", "undo"])
-def test_killed_at_every_point(three: Sandbox, command: str, tmp_path: Path) -> None:
+def test_killed_at_every_point(three: Sandbox, command: str, every: int, tmp_path: Path) -> None:
     args = prepare(three, command)
     before = outcome(three)
     base = tmp_path / "before"
@@ -94,7 +96,7 @@ def test_killed_at_every_point(three: Sandbox, command: str, tmp_path: Path) -> 
     assert points > 15
     words = "undo of patch drop first" if command == "undo" else " ".join(args)
     interrupted = 0
-    for point in range(1, points + 1):
+    for point in kill_points.chosen(range(1, points + 1), every):
         box = fresh(str(point))
         killed = subprocess.run(
             [sys.executable, str(KILLER), str(point), str(box.root), *args], cwd=box.root, capture_output=True
@@ -114,11 +116,12 @@ def test_killed_at_every_point(three: Sandbox, command: str, tmp_path: Path) -> 
         found = outcome(box)
         assert found == after, f"point {point}: {differing(found, after)}"
         assert not (box.tree / ".git/index.lock").exists()
-    assert interrupted >= 3
+    assert interrupted * every >= 3
 
 
+@kill_points.every
 @pytest.mark.parametrize("command", ["apply", "refresh"])
-def test_killed_at_random_moments(three: Sandbox, command: str, tmp_path: Path) -> None:
+def test_killed_at_random_moments(three: Sandbox, command: str, every: int, tmp_path: Path) -> None:
     """Between git's own steps as well: the whole process group dies at a random time."""
     args = prepare(three, command)
     base = tmp_path / "before"
@@ -130,7 +133,8 @@ def test_killed_at_random_moments(three: Sandbox, command: str, tmp_path: Path) 
     length = time.monotonic() - start
     after = outcome(three)
     rng = random.Random(20261129)  # noqa: S311
-    for _ in range(12):
+    moments = [rng.uniform(0.3, 1.1) for _ in range(12)]
+    for number in kill_points.chosen(range(12), every):
         shutil.rmtree(three.root)
         shutil.copytree(base, three.root, symlinks=True)
         process = subprocess.Popen(
@@ -140,7 +144,7 @@ def test_killed_at_random_moments(three: Sandbox, command: str, tmp_path: Path) 
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(length * rng.uniform(0.3, 1.1))
+        time.sleep(length * moments[number])
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -12,6 +12,7 @@ import pytest
 from rebase_helpers import NEW, OLD, RESOLVED, TwoPins, make_two_pins
 
 from pyggml.series.worktree.status import series_status
+from tests import kill_points
 
 KILLER = Path(__file__).with_name("killer.py")
 
@@ -37,8 +38,9 @@ def outcome(box: TwoPins) -> object:
     return box.everything(), status.pin, status.state, status.rebase
 
 
+@kill_points.every
 @pytest.mark.parametrize("command", ["begin", "stop", "continue", "skip", "abort"])
-def test_killed_at_every_point(tmp_path: Path, command: str) -> None:
+def test_killed_at_every_point(tmp_path: Path, command: str, every: int) -> None:
     box = make_two_pins(tmp_path, OLD, NEW)
     args = prepare(box, command)
     code = 3 if command == "stop" else 0
@@ -67,7 +69,7 @@ def test_killed_at_every_point(tmp_path: Path, command: str) -> None:
         "stop": (48, 12),
         "abort": (12, 2),
     }[command]
-    for point in [points // 3, *range(max(1, points - last), points + 1, step)]:
+    for point in kill_points.chosen([points // 3, *range(max(1, points - last), points + 1, step)], every):
         fresh()
         killed = subprocess.run([*kill, str(point), str(box.root), *args], cwd=box.root, capture_output=True)
         assert killed.returncode == -signal.SIGKILL
@@ -85,4 +87,4 @@ def test_killed_at_every_point(tmp_path: Path, command: str) -> None:
         complete = any(word in again.err for word in ("no rebase is under way", "already", "under way"))
         assert again.code == code or complete, (point, again)
         assert outcome(box) == after, point
-    assert interrupted >= 3 or command in ("stop", "abort")
+    assert interrupted * every >= 3 or command in ("stop", "abort")

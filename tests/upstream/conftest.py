@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from pyggml.project import Project
+from tests.hermetic import TESTS
 from tests.upstream.helpers import GOOD, Upstream, write_project
 
 
 @pytest.fixture(autouse=True)
 def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("GIT_", "PIP_", "PYGGML_")) or name.lower().endswith("_proxy"):
+        theirs = name.startswith(("GIT_", "PIP_", "PYGGML_")) or name.lower().endswith("_proxy")
+        if theirs and not name.startswith(TESTS):
             monkeypatch.delenv(name)
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)

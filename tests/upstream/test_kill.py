@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests import kill_points
 from tests.upstream.helpers import GOOD, Upstream, fetch, git, leftovers, on_disk, pyggml, write_project
 
 KILLS = 15
@@ -30,7 +31,8 @@ def start(project_root: Path, name: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_killed_fetch_is_finished_by_the_same_command(tmp_path: Path) -> None:
+@kill_points.every
+def test_killed_fetch_is_finished_by_the_same_command(tmp_path: Path, every: int) -> None:
     first, second = (
         Upstream(tmp_path / "a", BIG),
         Upstream(tmp_path / "b", {**BIG, "more": ("100644", b"m\n")}),
@@ -46,15 +48,22 @@ def test_killed_fetch_is_finished_by_the_same_command(tmp_path: Path) -> None:
     files = {path: value for path, value in BIG.items() if not path.startswith("docs/")}
 
     dice = random.Random(SEED)  # noqa: S311
+    moments = [dice.uniform(0.1, 1.05) for _ in range(KILLS)]
     landed = 0
-    for number in range(KILLS):
+    # Whole threes: every third kill is that of a second fetch.
+    numbers = [
+        number
+        for three in kill_points.chosen(range(0, KILLS, 3), every)
+        for number in range(three, three + 3)
+    ]
+    for number in numbers:
         project = write_project(tmp_path / f"killed{number}", one=first.pin(), two=second.pin())
         name = "one"
         if number % 3 == 2:
             fetch(project, "one")
             name = "two"
         process = start(project.root, name)
-        time.sleep(dice.uniform(0.1, 1.05) * lasted)
+        time.sleep(moments[number] * lasted)
         # Every other time git outlives its parent, as it does when only pyggml is killed.
         (os.killpg if number % 2 else os.kill)(process.pid, signal.SIGKILL)
         landed += process.wait() == -signal.SIGKILL
@@ -72,4 +81,4 @@ def test_killed_fetch_is_finished_by_the_same_command(tmp_path: Path) -> None:
             time.sleep(0.05)
             fetch(project, name)
         assert leftovers(project) == []
-    assert landed >= KILLS // 2, "the kills came too late to test anything"
+    assert landed >= len(numbers) // 2, "the kills came too late to test anything"
