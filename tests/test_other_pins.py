@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PINS = read_pins(Project(ROOT))
 UNDER_TEST = PINS.get(os.environ.get("PYGGML_TESTS_PIN"))
 OTHERS = [pin.name for pin in PINS.pins if pin.name != UNDER_TEST.name]
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_the_proofs_of_another_pin_pass_on_its_build(pin: str, copy: Path) -> No
     series = tomllib.loads((copy / "patches" / pin / "series.toml").read_text())
     nodes = list(dict.fromkeys(node for patch in series["patch"] for node in patch["proof"]))
     assert nodes, f"no patch of {pin} has a proof"
-    dropped = ("PYGGML_TESTS_PREPARED", "PYGGML_BUILD", "PYGGML_SOURCE", "PYGGML_PROJECT")
-    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    told = ("PYGGML_TESTS_", "PYGGML_BUILD", "PYGGML_SOURCE", "PYGGML_PROJECT", "PYTEST_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(told)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nodes]
     done = subprocess.run(
         command, cwd=copy, env={**env, "PYGGML_TESTS_PIN": pin}, capture_output=True, text=True, timeout=2400

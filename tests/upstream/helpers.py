@@ -8,7 +8,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from pyggml.project import Project
 from pyggml.upstream import store
 from pyggml.upstream.pins import read_pins
+from tests.command_line import run_here
 
 Files = Mapping[str, tuple[str, bytes]]
 
@@ -163,14 +163,10 @@ def fetch(project: Project, name: str | None = None) -> store.FetchResult:
 
 
 def pyggml(project: Project, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user does, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", "from pyggml.cli import main; main()", "--project", str(project.root), *args],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-        check=False,
-    )
+    """Run the command line in this process."""
+    command = ["--project", str(project.root), *args]
+    ended = run_here(*command, env=env)
+    return subprocess.CompletedProcess(command, ended.code, ended.out, ended.err)
 
 
 def on_disk(project: Project) -> dict[str, tuple[str, bytes]]:
