@@ -120,7 +120,7 @@ class BuildPlan:
         return tuple(arguments)
 
     def fingerprint(self, tools: Toolchain) -> str:
-        """Changes when the options, the paths or the compilers do, and the tree must be configured anew."""
+        """Changes with the options, the paths and the compilers; then CMake has to configure again."""
         versions = [tools.cmake_version, tools.cc_version, tools.cxx_version]
         cuda = [value for name, value in self.cuda if name in ("cuda_version", "cuda_wheels")]
         key = [str(self.source), str(self.directory), self.options, versions, *([cuda] if cuda else [])]
@@ -185,7 +185,7 @@ def variant_name(pin: str, options: BuildOptions) -> str:
 
 
 def command_line(options: BuildOptions) -> str:
-    """The command with these options, for people to repeat: `pyggml build --cuda --arch 90`."""
+    """The command with these options, to be shown and repeated: `pyggml build --cuda --arch 90`."""
     words = ["pyggml", "build"]
     for target in options.targets:
         words += ["--target", target]
@@ -220,14 +220,14 @@ def make_plan(
 
     Raises:
         PyggmlError: `source` has no CMakeLists.txt.
-        UsageError: an option makes no sense.
+        UsageError: an option is wrong, or two exclude each other.
     """
     if not (source / "CMakeLists.txt").is_file():
         raise PyggmlError(
             f"nothing to build: {source} has no CMakeLists.txt", "Get it with: pyggml patch apply"
         )
     if options.jobs is not None and options.jobs < 1:
-        raise UsageError(f"--jobs {options.jobs} makes no sense", "Give 1 or more.")
+        raise UsageError(f"--jobs {options.jobs} is not a number of jobs", "Use 1 or more.")
     if options.cuda is not None and options.sanitize:
         raise UsageError(
             "--sanitize and --cuda exclude each other: nvcc takes no sanitizer", "Make two builds."

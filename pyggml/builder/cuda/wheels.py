@@ -47,7 +47,7 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
         path: directories instead of `sys.path`.
 
     Raises:
-        PyggmlError: their versions do not belong together, or they lie in different directories.
+        PyggmlError: their versions do not belong together, or they are in different directories.
     """
     found: dict[str, importlib.metadata.Distribution] = {}
     for name in (*(part.wheel for part in PARTS), NCCL):
@@ -90,6 +90,6 @@ def _check(versions: dict[str, str], roots: set[Path]) -> None:
     if len(roots) > 1:
         listed = " and ".join(sorted(str(root) for root in roots))
         raise PyggmlError(
-            f"the NVIDIA wheels lie in different directories: {listed}",
+            f"the NVIDIA wheels are in different directories: {listed}",
             f"Install all of them into the virtual environment: {INSTALL}",
         )
