@@ -1,4 +1,4 @@
-"""The script for GPU machines, as far as it goes without one; REHEARSE=1 tools/gpu_check.sh OUT runs all of it."""
+"""The parts of the GPU script that run without a GPU; REHEARSE=1 tools/gpu_check.sh OUT runs all of it."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def test_figures_with_the_patches_by_those_without(tmp_path: Path) -> None:
     (tmp_path / "perplexity-2.log").write_text("Final estimate: PPL = 12.5000 +/- 0.25000\n")
     (tmp_path / "gpu.log").write_text("name, compute_cap\nNVIDIA H200, 9.0\n")
     (tmp_path / "streams-2-nkvo1-before.log").write_text("ggml.c:1: GGML_ASSERT(x) failed\n")
-    # What dies without the patches is what they are for.
+    # A failure without the patches is not an error: the patches fix it.
     (tmp_path / "steps.tsv").write_text(
         "bench-2-nkvo0-after.json\t0\t7\nstreams-2-nkvo1-before.jsonl\t134\t1\n"
     )
-    found, said = report(tmp_path)
-    assert found["ok"] and found["seconds"] == 321
-    assert found["ratios"]["bench-2-nkvo0"] == {"pp512": 1.5, "tg64": 0.9}
-    assert found["ratios"]["streams-2-nkvo1"] == {"4 streams": "50.0 t/s, before: nothing"}
-    assert found["perplexity"] == {"perplexity-2": {"ppl": "12.5000", "error": "0.25000"}}
-    assert found["gpu"] == ["NVIDIA H200, 9.0"]
-    assert found["steps"][1]["tail"] == "ggml.c:1: GGML_ASSERT(x) failed\n"
-    assert "2 steps in 321 s, failed: streams-2-nkvo1-before.jsonl" in said
+    document, output = report(tmp_path)
+    assert document["ok"] and document["seconds"] == 321
+    assert document["ratios"]["bench-2-nkvo0"] == {"pp512": 1.5, "tg64": 0.9}
+    assert document["ratios"]["streams-2-nkvo1"] == {"4 streams": "50.0 t/s, before: nothing"}
+    assert document["perplexity"] == {"perplexity-2": {"ppl": "12.5000", "error": "0.25000"}}
+    assert document["gpu"] == ["NVIDIA H200, 9.0"]
+    assert document["steps"][1]["tail"] == "ggml.c:1: GGML_ASSERT(x) failed\n"
+    assert "2 steps in 321 s, failed: streams-2-nkvo1-before.jsonl" in output
 
 
 @pytest.mark.parametrize("steps", ["", "matrix.json\t1\t3\n", "matrix.json\tno time left\t0\n"])
 def test_what_did_not_end_well_is_not_ok(tmp_path: Path, steps: str) -> None:
     (tmp_path / "steps.tsv").write_text(steps)
-    found, _ = report(tmp_path)
-    assert not found["ok"]
-    assert [row["step"] for row in found["steps"]] == ["matrix.json"] * bool(steps)
+    document, _ = report(tmp_path)
+    assert not document["ok"]
+    assert [row["step"] for row in document["steps"]] == ["matrix.json"] * bool(steps)

@@ -191,7 +191,7 @@ def build(
     from pyggml.builder.plan import BuildOptions, parse_sanitize
     from pyggml.builder.source import has_source
     from pyggml.builder.up import get_source
-    from pyggml.cli.vendor import shown_progress
+    from pyggml.cli.common import shown_progress
     from pyggml.native.python_side import build_all
 
     if not cuda:

@@ -1,19 +1,25 @@
-"""What all commands share: lazy groups, the project, JSON output and progress lines."""
+"""What all commands share: lazy groups, the project, JSON output and progress."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from pyggml.project import Project, find_project
+from pyggml.upstream.progress import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_QUIET_SECONDS = 2.0
+_LINE_EVERY_SECONDS = 5.0
 
 
 class LazyGroup(click.Group):
@@ -72,3 +78,44 @@ def say(text: str) -> None:
 def interactive() -> bool:
     """Whether standard error is a terminal, for progress bars."""
     return sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """A progress callback for a command: a bar on a terminal, an occasional line elsewhere."""
+    if not interactive():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+    )
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        last = [""]
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what != last[0]:
+                last[0] = what
+                bar.reset(task, description=what)
+            bar.update(task, completed=done, total=total)
+
+        yield report
+
+
+class _Lines:
+    """Progress for logs: nothing for the first seconds, then an occasional line."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _QUIET_SECONDS
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LINE_EVERY_SECONDS
+            say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total and total > 1e6 else what)

@@ -386,7 +386,7 @@ def _files(files: Sequence[Path]) -> list[Path]:
 
 
 def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
-    from pyggml.cli.vendor import shown_progress
+    from pyggml.cli.common import shown_progress
     from pyggml.matrix.lively import lively_models
     from pyggml.models.tiny import tiny_models
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pyggml.cli.common import json_option, print_json
-from pyggml.cli.vendor import shown_progress
+from pyggml.cli.common import json_option, print_json, shown_progress
 
 
 @click.group()

@@ -60,7 +60,7 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
       pyggml up --pin 0c1e57098 --jobs 4
     """
     from pyggml.builder.up import bring_up
-    from pyggml.cli.vendor import shown_progress
+    from pyggml.cli.common import shown_progress
     from pyggml.native.python_side import make_for
 
     project = project_or_new()

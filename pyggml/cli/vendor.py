@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from pyggml.cli.common import current_project, interactive, json_option, print_json, say
+from pyggml.cli.common import current_project, json_option, print_json, shown_progress
 from pyggml.errors import UsageError
-from pyggml.upstream.progress import Progress
-
-_QUIET_SECONDS = 2.0
-_LINE_EVERY_SECONDS = 5.0
 
 
 @click.group()
@@ -216,44 +209,3 @@ def add(
         print_json({"pin": pin.name, "commit": result.commit, "tree": pin.tree, "created": result.created})
         return
     click.echo(f"pin {pin.name} added: tree {pin.tree[:12]}, imported as {result.commit[:12]}")
-
-
-@contextlib.contextmanager
-def shown_progress() -> Iterator[Progress]:
-    """A progress callback for a command: a bar on a terminal, an occasional line elsewhere."""
-    if not interactive():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-    )
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        last = [""]
-
-        def report(what: str, done: int, total: int | None) -> None:
-            if what != last[0]:
-                last[0] = what
-                bar.reset(task, description=what)
-            bar.update(task, completed=done, total=total)
-
-        yield report
-
-
-class _Lines:
-    """Progress for logs: nothing for the first seconds, then an occasional line."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _QUIET_SECONDS
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _LINE_EVERY_SECONDS
-            say(f"{what}: {done / 1e6:.0f} of {total / 1e6:.0f} MB" if total and total > 1e6 else what)

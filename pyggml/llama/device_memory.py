@@ -57,7 +57,7 @@ class DeviceMemory:
         return {device.name: device.memory()[0] for device in self._devices}
 
     def check_weights(self) -> None:
-        """Raise if a device has not enough free memory for its slice of the weights.
+        """Raise if a device does not have enough free memory for its slice of the weights.
 
         Raises:
             PyggmlError: with the numbers of the device.
@@ -84,7 +84,7 @@ class DeviceMemory:
                 )
 
     def check_context(self, context_params: Any, cache_on_devices: bool) -> None:
-        """Raise if a device has not enough free memory for its part of a context.
+        """Raise if a device does not have enough free memory for its part of a context.
 
         Loads the metadata alone and creates a context that allocates nothing: the sizes are in its log.
 

@@ -6,7 +6,7 @@ from pyggml.errors import PyggmlError
 
 
 class NoMemoryError(PyggmlError):
-    """A device, or the system, has not enough memory; nothing was changed."""
+    """A device, or the system, does not have enough memory; nothing was changed."""
 
 
 class DecodeError(PyggmlError):

@@ -61,7 +61,7 @@ class Memory:
         self._released: dict[int, dict[str, int]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is one: a model without attention to earlier tokens has no memory."""
+        """Whether there is one: encoders and some other models have no memory."""
         return bool(self._pointer != self._bindings.ffi.NULL)
 
     @property
@@ -270,7 +270,7 @@ class Memory:
             return self._pos_max(seq)
 
     def _per_stream(self, name: str) -> Any:
-        """A function of the patch per-stream-tensors."""
+        """The function `name` of the patch per-stream-tensors."""
         if not self._layout.kv_per_stream or self._layout.n_seq_max == 1:
             raise PyggmlError(
                 f"the sequences of {self._context.label} do not have their own memory",
@@ -282,7 +282,7 @@ class Memory:
             raise PyggmlError(f"the build {self._bindings.build.record.variant} has no {name}") from None
 
     def _remove(self, seqs: Iterable[int], first: int, end: int) -> bool:
-        """Whether they could be removed; if not, nothing was changed (as far as upstream keeps to that)."""
+        """Whether they could be removed; if not, nothing was changed (as far as upstream guarantees it)."""
         seqs = [seq for seq in seqs if self._pos_max(seq) >= first]
         if self._layout.stateful and any(first > 0 or 0 <= end <= self._pos_max(seq) for seq in seqs):
             return False

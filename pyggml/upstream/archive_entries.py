@@ -17,7 +17,7 @@ from typing import IO, BinaryIO, Self, cast
 
 from pyggml.errors import PyggmlError
 from pyggml.upstream.progress import Progress, silent
-from pyggml.upstream.snapshot import EXECUTABLE, FILE, SYMLINK, SourceEntry, shown
+from pyggml.upstream.snapshot import EXECUTABLE, FILE, SYMLINK, SourceEntry, printable
 
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_LINK_BYTES = 1 << 16
@@ -197,7 +197,7 @@ def _zip_entry(
 ) -> SourceEntry:
     name = info.orig_filename.encode("utf-8", "surrogateescape")
     if info.flag_bits & 1:
-        raise PyggmlError(f"{path.name}: {shown(name)} is encrypted", "Nothing was imported.")
+        raise PyggmlError(f"{path.name}: {printable(name)} is encrypted", "Nothing was imported.")
     mode = info.external_attr >> 16
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFLNK:

@@ -9,7 +9,7 @@ from pyggml.errors import PyggmlError
 from pyggml.files import remove_file
 from pyggml.git.pipe import piped
 from pyggml.git.runner import Git
-from pyggml.upstream.snapshot import SYMLINK, Readable, Snapshot, SourceEntry, shown
+from pyggml.upstream.snapshot import SYMLINK, Readable, Snapshot, SourceEntry, printable
 
 _CHUNK = 1 << 20
 IDENTITY = b"pyggml <pyggml@users.noreply.github.com> 1577836800 +0000"
@@ -92,7 +92,7 @@ def _copy(entry: SourceEntry, stream: IO[bytes], snapshot: Snapshot) -> None:
         left -= len(data)
     if left or _read(entry.content, 1, entry, snapshot):
         raise PyggmlError(
-            f"{snapshot.origin}: {shown(entry.path)} is cut off, or changed while it was being read",
+            f"{snapshot.origin}: {printable(entry.path)} is cut off, or changed while it was being read",
             "Nothing was imported.",
         )
 
@@ -102,6 +102,6 @@ def _read(content: Readable, size: int, entry: SourceEntry, snapshot: Snapshot) 
         return content.read(size)
     except OSError as error:
         raise PyggmlError(
-            f"{snapshot.origin}: cannot read {shown(entry.path)}: {error.strerror or error}",
+            f"{snapshot.origin}: cannot read {printable(entry.path)}: {error.strerror or error}",
             "Nothing was imported.",
         ) from error

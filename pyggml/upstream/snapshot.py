@@ -55,7 +55,7 @@ class NotSingleTopError(Exception):
     """The archive does not have everything in one top directory."""
 
 
-def shown(path: bytes) -> str:
+def printable(path: bytes) -> str:
     """`path` for a message: on one line, undecodable bytes and control characters escaped."""
     text = path.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
@@ -104,7 +104,7 @@ class Snapshot:
 
     def refuse(self, path: bytes, why: str) -> PyggmlError:
         return PyggmlError(
-            f"{self.origin}: refused because of {shown(path)}: {why}",
+            f"{self.origin}: refused because of {printable(path)}: {why}",
             "Nothing was imported. Use another source, or leave the path out with `exclude`.",
         )
 
@@ -154,7 +154,9 @@ class Snapshot:
             inner = None
         original = self.files.get(inner) if inner is not None else None
         if original is None or inner == path:
-            raise self.refuse(entry.path, f"a hard link to {shown(entry.same_as)}, which was not imported")
+            raise self.refuse(
+                entry.path, f"a hard link to {printable(entry.same_as)}, which was not imported"
+            )
         mode, mark = original
         return (mode if mode == SYMLINK else entry.mode), mark
 
@@ -172,7 +174,7 @@ class Snapshot:
             )
         for path, target in self._links.items():
             if not self._stays_inside(path, target):
-                raise self.refuse(path, f"a symbolic link that leaves the tree ({shown(target)})")
+                raise self.refuse(path, f"a symbolic link that leaves the tree ({printable(target)})")
 
     def _parts(self, path: bytes) -> list[bytes]:
         if b"\0" in path:
@@ -206,14 +208,14 @@ class Snapshot:
         for part in parents:
             above = above + b"/" + part if above else part
             if above in self.files:
-                raise self.refuse(entry.path, f"{shown(above)} is both a file and a directory")
+                raise self.refuse(entry.path, f"{printable(above)} is both a file and a directory")
             self._directories.add(above)
         if path in self.files:
             raise self.refuse(entry.path, "it occurs twice")
         if entry.mode is None:
             self._directories.add(path)
         elif path in self._directories:
-            raise self.refuse(entry.path, f"{shown(path)} is both a file and a directory")
+            raise self.refuse(entry.path, f"{printable(path)} is both a file and a directory")
 
     def _check_target(self, entry: SourceEntry, path: bytes) -> None:
         target = entry.target or b""

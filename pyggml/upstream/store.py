@@ -312,10 +312,10 @@ def _check_out(git: Git, commit: str, report: Progress) -> None:
     git.run("update-index", "-q", "--refresh")
     differences = git.run("status", "--porcelain", "-z", "--untracked-files=all")
     if differences:
-        from pyggml.upstream.snapshot import shown
+        from pyggml.upstream.snapshot import printable
 
         raise PyggmlError(
-            f"this file system cannot store {shown(differences.split(bytes(1))[0][3:])} as recorded",
+            f"this file system cannot store {printable(differences.split(bytes(1))[0][3:])} as recorded",
             "Nothing was changed. Use a file system that is case-sensitive and keeps file modes.",
         )
 

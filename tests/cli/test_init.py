@@ -1,4 +1,4 @@
-"""`pyggml init`, and the project that `pyggml up` makes where there is none."""
+"""`pyggml init`, and the project that `pyggml up` creates if there is none."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_half_written_project_is_finished(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package as a wheel installs it: `_project` inside, no repository around."""
+    """The package as installed from a wheel: with `_project` inside, and no repository around it."""
     package = tmp_path / "site" / "pyggml"
     data = package / "_project"
     (data / "patches" / "p1").mkdir(parents=True)

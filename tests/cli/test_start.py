@@ -1,4 +1,4 @@
-"""The command line starts lightly and teaches."""
+"""The command line imports little at start and explains itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of machines that lack this or that; nothing here asks the network."""
+"""The checks on machines that lack something; nothing here uses the network."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def program(directory: Path, name: str, says: str) -> None:
 
 
 def by_name(rows: Iterable[Row]) -> dict[str, Row]:
-    found = {row.name: row for row in rows}
-    assert all(row.state in STATES for row in found.values())
-    return found
+    named = {row.name: row for row in rows}
+    assert all(row.state in STATES for row in named.values())
+    return named
 
 
 def tools(directory: Path, tmp_path: Path, online: bool = True) -> dict[str, Row]:
@@ -180,7 +180,7 @@ def test_toolkit_completed_by_wheels_and_a_refused_host_compiler(
     assert rows["host compiler"].state == "optional"
     assert "refuses c++ (gcc 99)" in rows["host compiler"].text
     assert "CUDAHOSTCXX" in rows["host compiler"].fix
-    # Another one that it takes is found by its name.
+    # Another compiler that nvcc accepts is found by its name.
     program(path, "g++-12", "#define __GNUC__ 12")
     rows = by_name(cuda_rows({"PATH": str(path), "CUDA_HOME": str(root)}, Driver("absent")))
     assert rows["host compiler"].text == f"{path / 'g++-12'} (gcc 12), not {path / 'c++'}"
@@ -208,7 +208,7 @@ def test_unfetched_pin_needs_a_network(project: Project) -> None:
     assert by_name(project_rows(project, project.root, online=False))["pin"].state == "missing"
 
 
-def test_broken_pins_file_is_told(project: Project) -> None:
+def test_broken_pins_file_is_reported(project: Project) -> None:
     project.pins_file.write_text("upstream = ")
     assert by_name(project_rows(project, project.root, online=True))["pins"].state == "missing"
 
@@ -247,7 +247,7 @@ def test_command_prints_one_screen_or_json_and_an_exit_code(
 ) -> None:
     arguments = ["--project", str(project.root), "doctor", "--offline"]
     shown = CliRunner().invoke(cli, arguments)
-    # Without a network, the pin that is not fetched cannot be had.
+    # Without a network, a pin that is not fetched is missing.
     assert shown.exit_code == 1
     assert "-> pyggml vendor fetch p1" in shown.output
     assert len(shown.output.splitlines()) <= 40

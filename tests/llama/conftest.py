@@ -1,4 +1,4 @@
-"""Tiny models of upstream's and of chosen shapes, and contexts that are closed after the test."""
+"""Upstream's tiny models, models of a chosen shape, and contexts that are closed after the test."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made(pyggml_build: Build, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 @pytest.fixture
 def open_context(pyggml_build: Build) -> Iterator[Open]:
-    """`open_context(path, devices=(), split_mode=..., n_ctx=...)`: a context on a model of its own."""
+    """`open_context(path, devices=(), split_mode=..., n_ctx=...)`: a context with its own model."""
     models = []
 
     def make(path: Path, devices: Any = (), split_mode: str = "layer", **options: Any) -> LlamaContext:
@@ -58,10 +58,10 @@ def open_context(pyggml_build: Build) -> Iterator[Open]:
         model.close()
 
 
-def nmse(expected: Floats, found: Floats) -> float:
-    """Upstream's measure (tests/test-llama-archs.cpp): squared error over the squares of what is expected."""
-    expected, found = expected.astype(np.float64), found.astype(np.float64)
-    return float(np.square(found - expected).sum() / np.square(expected).sum())
+def nmse(expected: Floats, actual: Floats) -> float:
+    """Upstream's measure (tests/test-llama-archs.cpp): squared error divided by the squares of the expected values."""
+    expected, actual = expected.astype(np.float64), actual.astype(np.float64)
+    return float(np.square(actual - expected).sum() / np.square(expected).sum())
 
 
 def prompt(context: LlamaContext, count: int, seed: int = 1) -> list[int]:

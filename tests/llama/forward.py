@@ -1,4 +1,4 @@
-"""A llama model in numpy, of the GGUF file alone: what llama.cpp computes, from the formulas."""
+"""A llama model in numpy, computed from the GGUF file by the formulas, as a reference for llama.cpp."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def forward(path: Path, tokens: list[int]) -> Array:
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * weights[name]
 
     def rotate(x: Array) -> Array:
-        # Pairs of neighbours: "normal" rotary embedding, as the architecture llama has it.
+        # Pairs of neighbours: "normal" rotary embedding, as in the architecture llama.
         angle = np.arange(count)[:, None] * base ** (-np.arange(0, size, 2) / size)
         cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
         turned = np.empty_like(x)

@@ -1,4 +1,4 @@
-"""Random calls on a context, sensible and not, in a process of its own: python fuzzer.py MODEL SEED CALLS."""
+"""Random calls on a context, valid or not, in a separate process: python fuzzer.py MODEL SEED CALLS."""
 
 from __future__ import annotations
 

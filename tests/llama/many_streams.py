@@ -1,4 +1,4 @@
-"""256 sequences and 40 layers, per stream: python many_streams.py MODEL PLACE; a process of its own, for a sanitizer.
+"""256 sequences and 40 layers with a cache per stream: python many_streams.py MODEL PLACE, as a separate process.
 
 PLACE is cpu, or layer or tensor and device or host, as in layer-host, on two virtual devices.
 """

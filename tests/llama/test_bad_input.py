@@ -1,4 +1,4 @@
-"""Batches that llama.cpp would refuse late, take wrongly or abort on; and random calls, sensible and not."""
+"""Batches that llama.cpp would catch too late, misread or abort on; and random calls, valid or not."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ LIMITS = BatchLimits(tokens=8, vocab=100, sequences=3, shared=True, positions=50
         ([([1], [0, 2])], "end at different positions: 0 at -1, 2 at 9"),
     ],
 )
-def test_items_that_cannot_be(items: list[object], words: str) -> None:
+def test_invalid_items(items: list[object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_batch(items, "last", LIMITS, lambda seq: 9 if seq == 2 else -1)
 
 
 @pytest.mark.parametrize("wanted", ["some", [True], [1, 0], np.ones((1, 2), bool), None, 3])
-def test_wanted_rows_that_cannot_be(wanted: object) -> None:
+def test_invalid_logits_masks(wanted: object) -> None:
     with pytest.raises(UsageError, match=r"logits=|mask of wanted logits"):
         make_batch([([1, 2], 0)], wanted, LIMITS, lambda seq: -1)  # type: ignore[arg-type]
 
@@ -118,6 +118,6 @@ def test_random_calls_survive(tiny: Callable[[str], Path], pyggml_build: Build, 
     done = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    found = re.search(r"survived; (\d+) calls did something", done.stdout)
-    assert found is not None, f"{done.stdout[-600:]}\n{done.stderr[-1500:]}"
-    assert int(found[1]) > 50
+    survived = re.search(r"survived; (\d+) calls did something", done.stdout)
+    assert survived is not None, f"{done.stdout[-600:]}\n{done.stderr[-1500:]}"
+    assert int(survived[1]) > 50

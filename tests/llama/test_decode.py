@@ -1,4 +1,4 @@
-"""What is computed: against formulas in numpy, and against itself in other batches."""
+"""What is computed, compared with formulas in numpy and with the same tokens in other batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .forward import forward
 pytestmark = pytest.mark.native
 
 ARCHS = ("llama", "gemma2", "gpt2", "mamba", "falcon-h1")
-"""Plain, with sliding windows, with a table of positions, recurrent, both."""
+"""Plain, with sliding windows, with a table of positions, recurrent, hybrid."""
 
 
 @pytest.mark.parametrize("shape", [{"layers": 1}, {"layers": 3, "heads": 6, "kv_heads": 2}])
@@ -70,8 +70,8 @@ def test_two_sequences_in_one_batch_equal_each_alone(
         alone.memory.clear()
         expected.append(alone.decode(tokens, logits="all"))
     context = open_context(path, n_ctx=512, n_seq_max=2, kv_unified=unified)
-    found = context.decode([(one, 0), (two, 1)], logits="all")
-    assert nmse(np.concatenate(expected), found) < 1e-6
+    logits = context.decode([(one, 0), (two, 1)], logits="all")
+    assert nmse(np.concatenate(expected), logits) < 1e-6
 
 
 def test_wanted_rows(made: Callable[..., Path], open_context: Open) -> None:
@@ -85,14 +85,14 @@ def test_wanted_rows(made: Callable[..., Path], open_context: Open) -> None:
         (np.zeros(5, bool), []),
     ):
         context.memory.clear()
-        found = context.decode(batch, logits=wanted)
-        assert found.shape == (len(rows), 300)
-        # The output matrix multiplies fewer rows, in another order.
-        assert np.allclose(found, every[rows], rtol=1e-4, atol=1e-5)
-        assert np.array_equal(context.logits(), found)
+        logits = context.decode(batch, logits=wanted)
+        assert logits.shape == (len(rows), 300)
+        # The output matrix is multiplied with fewer rows, in another order.
+        assert np.allclose(logits, every[rows], rtol=1e-4, atol=1e-5)
+        assert np.array_equal(context.logits(), logits)
 
 
-def test_returned_logits_are_nobody_elses(made: Callable[..., Path], open_context: Open) -> None:
+def test_returned_logits_are_copies(made: Callable[..., Path], open_context: Open) -> None:
     context = open_context(made())
     first = context.decode([1, 2, 3])
     kept = first.copy()
@@ -166,7 +166,7 @@ def test_abort_callback_ends_the_decode(made: Callable[..., Path], open_context:
     assert np.array_equal(context.decode([1, 2]), first)
 
 
-def test_exceptions_of_callbacks_come_out(made: Callable[..., Path], open_context: Open) -> None:
+def test_exceptions_of_callbacks_are_raised(made: Callable[..., Path], open_context: Open) -> None:
     def broken() -> bool:
         raise ZeroDivisionError("of the test")
 

@@ -1,4 +1,4 @@
-"""Models on virtual devices: the same numbers as on the CPU, and what does not fit."""
+"""Models on virtual devices: the same results as on the CPU, and models that do not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import Open, nmse, prompt
 pytestmark = pytest.mark.native
 
 UPSTREAM_BOUND = 1e-4
-"""Of tests/test-llama-archs.cpp."""
+"""The bound in tests/test-llama-archs.cpp."""
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "qwen2"])
@@ -30,7 +30,7 @@ def test_split_by_tensor_equals_the_cpu(
     split = open_context(path, devices=["VDEV0", "VDEV1"], split_mode="tensor", offload_kqv=True)
     tokens = prompt(cpu, 40)
     assert nmse(cpu.decode(tokens, logits="all"), split.decode(tokens, logits="all")) < UPSTREAM_BOUND
-    # And from the cache that this left.
+    # And again, with what is now in the cache.
     assert nmse(cpu.decode([5]), split.decode([5])) < UPSTREAM_BOUND
 
 
@@ -58,7 +58,7 @@ def test_split_by_layer_is_bit_identical_to_the_cpu(
 
 
 @pytest.mark.parametrize("mode", ["layer", "tensor"])
-def test_state_goes_on_bit_for_bit_on_devices(
+def test_restored_context_on_devices_continues_bit_for_bit(
     made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices, mode: str
 ) -> None:
     virtual_devices(2)
@@ -88,7 +88,7 @@ def test_shares(made: Callable[..., Path], open_context: Open, virtual_devices: 
         Model.load(path, devices=["VDEV0", "VDEV1"], split_mode="none", main_device=2)
 
 
-def test_splits_that_cannot_be(
+def test_unsupported_splits(
     tiny: Callable[[str], Path], made: Callable[..., Path], virtual_devices: MakeDevices
 ) -> None:
     virtual_devices(2)
@@ -114,7 +114,7 @@ def test_memory_too_small_for_the_model(
     virtual_devices(2, memory=1 << 20)
     with pytest.raises(PyggmlError, match=r"VDEV0.*") as raised:
         Model.load(path, split_mode=mode)
-    # Both the need and what there is, in bytes.
+    # Both what is needed and what there is, in bytes.
     assert "1,048,576" in str(raised.value)
 
 
@@ -134,7 +134,7 @@ def test_memory_too_small_for_the_context(
 def test_every_memory_size_is_an_error_or_enough(
     made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices, devices: int
 ) -> None:
-    """Of a tensor split: a failed allocation there is an assertion in upstream's meta device."""
+    """With a tensor split a failed allocation would be an assertion in upstream's meta device."""
     path = made(heads=6, kv_heads=3, embd=192, ff=384)
     worked = []
     for step in range(24):

@@ -1,4 +1,4 @@
-"""What crosses to the devices of a cache on the host: the cells in use, of every sequence, and no others."""
+"""What is copied to the devices of a cache on the host: the window of every sequence, and no other cells."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .conftest import Open, prompt
 pytestmark = pytest.mark.native
 
 LAYERS, ROW, CELLS = 2, 4 * 16 * 2, 1024
-"""Of the model; bytes of a cell, four heads of 16 elements of two bytes; cells of a sequence."""
+"""Layers of the model; bytes of a cell (four heads of 16 elements of two bytes); cells of a sequence."""
 WINDOW = 256
-"""Cells that llama.cpp looks at while fewer are in use."""
+"""Cells that llama.cpp reads as long as fewer are in use."""
 
 
 @pytest.mark.parametrize(("mode", "count"), [("layer", 1), ("tensor", 2)], ids=["layer", "tensor"])
@@ -40,14 +40,14 @@ def test_a_decode_copies_the_window_of_every_sequence(
                 flash_attn=True,
             )
             tokens = prompt(context, 40)
-            # Of different lengths, so that reading another sequence's cells shows.
+            # Different lengths, so that reading another sequence's cells would show.
             prompts = [(tokens[seq : 40 - 3 * seq], seq) for seq in range(sequences)]
-            found = [context.decode(prompts, logits="all")]
+            logits = [context.decode(prompts, logits="all")]
             vdev.clear_ledger()
-            found.append(context.decode([([tokens[seq]], seq) for seq in range(sequences)], logits="all"))
+            logits.append(context.decode([([tokens[seq]], seq) for seq in range(sequences)], logits="all"))
             moved = vdev.ledger().filter(kind=["set", "set_2d"], name="cache_[kv]_l").bytes
             used = 0 if offload else 2 * LAYERS * sequences * WINDOW * ROW
             assert moved == used, f"copied {moved} bytes, {used} are in use"
-            results[offload] = found
+            results[offload] = logits
     for device, host in zip(results[True], results[False], strict=True):
         assert np.array_equal(device, host)

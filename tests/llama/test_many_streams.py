@@ -1,4 +1,4 @@
-"""256 sequences, 40 layers, a cache per stream: made, decoded with and freed, also under the address sanitizer."""
+"""256 sequences, 40 layers, a cache per stream: created, used and freed, also with the address sanitizer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(build: Build, model: Path, place: str, **more: str) -> None:
 
 
 def has_layout(build: Build) -> bool:
-    """Asked of the header's copy in the declarations: the process may hold another build."""
+    """Read from the declarations, since this process may have loaded another build."""
     return "kv_per_stream" in (build.directory / "python" / "declarations.h").read_text("utf-8")
 
 
@@ -61,7 +61,7 @@ def test_many_streams_under_the_address_sanitizer(model: Path, place: str) -> No
     library = subprocess.run(
         [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    # What Python itself never frees is not looked for; the devices' memory is counted instead.
+    # Leak detection is off, because Python itself never frees some memory; that of the devices is checked instead.
     run(build, model, place, LD_PRELOAD=library, ASAN_OPTIONS="detect_leaks=0:abort_on_error=0")
 
 

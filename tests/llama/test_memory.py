@@ -1,4 +1,4 @@
-"""Memory operations: what the sequences hold afterwards, and what is computed from it."""
+"""Memory operations: what the sequences hold afterwards, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_removed_positions_are_forgotten(tiny: Callable[[str], Path], open_conte
 
 @pytest.mark.parametrize("unified", [False, True])
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "mamba", "falcon-h1"])
-def test_copied_sequence_goes_on_like_its_source(
+def test_copied_sequence_continues_like_its_source(
     tiny: Callable[[str], Path], open_context: Open, arch: str, unified: bool
 ) -> None:
     context = open_context(tiny(arch), n_ctx=768, n_seq_max=3, kv_unified=unified)
@@ -74,7 +74,7 @@ def test_shifted_sequence_equals_one_decoded_there(made: Callable[..., Path], op
     context.decode(tokens)
     context.memory.seq_add(0, 30)
     assert (context.memory.pos_min(), context.memory.pos_max()) == (30, 39)
-    # One layer: its keys depend on nothing but token and position.
+    # With one layer, keys only depend on token and position.
     assert nmse(expected, context.decode([7])) < 1e-8
 
 
@@ -103,7 +103,7 @@ def test_divided_positions(made: Callable[..., Path], open_context: Open) -> Non
         ("deepseek2", {"type_k": "q8_0", "type_v": "q8_0"}),
     ],
 )
-def test_what_cannot_be_shifted(
+def test_caches_that_cannot_be_shifted(
     tiny: Callable[[str], Path], open_context: Open, arch: str, options: dict[str, str]
 ) -> None:
     context = open_context(tiny(arch), **options)
@@ -125,7 +125,7 @@ def test_sliding_window_in_every_layer_cannot_be_shifted(
         context.memory.seq_add(0, 5)
 
 
-def test_recurrent_state_is_forgotten_whole_or_not(tiny: Callable[[str], Path], open_context: Open) -> None:
+def test_recurrent_state_is_only_removed_whole(tiny: Callable[[str], Path], open_context: Open) -> None:
     context = open_context(tiny("mamba"), n_ctx=512, n_seq_max=2)
     first = context.decode([([1, 2, 3], 0), ([4], 1)])
     with pytest.raises(PyggmlError, match="positions 2 to the end of sequence 0 cannot be removed"):
@@ -133,13 +133,13 @@ def test_recurrent_state_is_forgotten_whole_or_not(tiny: Callable[[str], Path], 
     with pytest.raises(PyggmlError, match="of all sequences cannot be removed"):
         context.memory.seq_rm(None, 0, 2)
     assert context.memory.pos_max(0) == 2
-    # Upstream's seq_rm(-1) leaves tails behind that abort here.
+    # Upstream's seq_rm(-1) would leave tails that abort here.
     context.memory.seq_rm()
     assert context.memory.pos_max(0) == context.memory.pos_max(1) == -1
     assert np.array_equal(context.decode([([1, 2, 3], 0), ([4], 1)]), first)
 
 
-def test_numbers_that_cannot_be(made: Callable[..., Path], open_context: Open) -> None:
+def test_invalid_numbers(made: Callable[..., Path], open_context: Open) -> None:
     context = open_context(made(), n_ctx=512, n_seq_max=2)
     context.decode([1, 2, 3])
     memory = context.memory

@@ -1,4 +1,4 @@
-"""Model files, good and bad, and what a loaded one says of itself."""
+"""Model files, valid and invalid, and the properties of a loaded model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import Open
 pytestmark = pytest.mark.native
 
 
-def test_what_a_model_says(made: Callable[..., Path]) -> None:
+def test_model_properties(made: Callable[..., Path]) -> None:
     path = made(layers=3, heads=6, kv_heads=2, embd=96)
     with Model.load(path, devices=()) as model:
         assert model.architecture == "llama"
@@ -35,12 +35,12 @@ def test_what_a_model_says(made: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Hello world", "  zwei  Räume\n\t", "日本 \U0001f600", "a\0b"])
-def test_text_comes_back(made: Callable[..., Path], text: str) -> None:
+def test_text_survives_a_round_trip(made: Callable[..., Path], text: str) -> None:
     with Model.load(made(), devices=(), vocab_only=True) as model:
         tokens = model.tokenize(text)
         assert tokens[0] == model.bos
         assert model.detokenize(tokens) == text
-        # One token for a space, one for each other byte.
+        # One token for a space, one for every other byte.
         assert len(model.tokenize(text, special=False)) == len(text.encode())
 
 
@@ -75,7 +75,7 @@ def test_vocabulary_alone(made: Callable[..., Path]) -> None:
             LlamaContext(model)
 
 
-def test_files_that_are_no_model(made: Callable[..., Path], tmp_path: Path) -> None:
+def test_files_that_are_not_models(made: Callable[..., Path], tmp_path: Path) -> None:
     data = made().read_bytes()
     unknown = data.replace(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama", b"", 1)
     files = {
@@ -159,9 +159,7 @@ def test_progress(made: Callable[..., Path]) -> None:
         ({"gpu_layers": 1.5}, "must be a whole number"),
     ],
 )
-def test_arguments_that_make_no_sense(
-    made: Callable[..., Path], options: dict[str, object], words: str
-) -> None:
+def test_invalid_arguments(made: Callable[..., Path], options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Model.load(made(), **{"devices": (), **options})  # type: ignore[arg-type]
 
@@ -192,7 +190,7 @@ def test_arguments_that_make_no_sense(
         ({"rope_freq_base": float("nan")}, "rope_freq_base is nan"),
     ],
 )
-def test_contexts_that_cannot_be(
+def test_invalid_context_options(
     made: Callable[..., Path], open_context: Open, options: dict[str, object], words: str
 ) -> None:
     with pytest.raises(PyggmlError, match=words):

@@ -1,4 +1,4 @@
-"""What each patch for streams of their own is for; every test fails without its patch."""
+"""The patches for a cache per stream: each test fails without its patch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pyggml.llama import LlamaContext
 from pyggml.native.load import load
+from pyggml.testing import assert_identical
 from pyggml.testing.fixtures import MakeDevices
 
 from .conftest import Open, prompt
@@ -26,7 +26,7 @@ def fill(context: LlamaContext, streams: int = STREAMS) -> None:
 
 
 def raw_state(context: LlamaContext) -> bytes:
-    """The state of the whole context by upstream's function."""
+    """The state of the whole context, from upstream's function."""
     bindings = load()
     ffi, lib = bindings.ffi, bindings.lib
     data = ffi.new("uint8_t[]", lib.llama_state_get_size(context.pointer))
@@ -38,7 +38,7 @@ def raw_state(context: LlamaContext) -> bytes:
 def test_the_state_of_all_streams_is_restored(
     tiny: Callable[[str], Path], open_context: Open, arch: str
 ) -> None:
-    """state-restore-streams: each stream that is read leaves the others alone."""
+    """state-restore-streams: restoring a stream keeps the others."""
     one, other = (open_context(tiny(arch), n_ctx=256 * STREAMS, n_seq_max=STREAMS) for _ in range(2))
     fill(one)
     bindings, state = load(), raw_state(one)
@@ -46,16 +46,16 @@ def test_the_state_of_all_streams_is_restored(
     assert bindings.lib.llama_state_set_data(other.pointer, data, len(state)) == len(state)
     assert [other.memory.pos_max(seq) for seq in range(STREAMS)] == [7, 12, 17]
     assert raw_state(other) == state
-    # The next tokens of longer sequences may take other cells: a restored cache is searched from its start.
+    # The next tokens of longer sequences may get other cells: a restored cache is searched from its start.
     batch = [([seq + 1], seq) for seq in range(2)]
-    expected, found = one.decode(batch), other.decode(batch)
-    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+    expected, actual = one.decode(batch), other.decode(batch)
+    assert_identical(actual, expected)
 
 
 def test_a_state_that_is_cut_off_leaves_no_cells_without_data(
     made: Callable[..., Path], open_context: Open
 ) -> None:
-    """state-restore-streams: wherever it ends, the cache is empty and can be used."""
+    """state-restore-streams: wherever the state is cut off, the cache is empty and usable afterwards."""
     one, other = (open_context(made(), n_ctx=256 * STREAMS, n_seq_max=STREAMS) for _ in range(2))
     fill(one)
     bindings, state = load(), raw_state(one)
@@ -65,15 +65,15 @@ def test_a_state_that_is_cut_off_leaves_no_cells_without_data(
         assert [other.memory.pos_max(seq) for seq in range(STREAMS)] == [-1] * STREAMS, cut
     other.memory.clear()
     one.memory.clear()
-    expected, found = one.decode([1, 2, 3], 1), other.decode([1, 2, 3], 1)
-    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+    expected, actual = one.decode([1, 2, 3], 1), other.decode([1, 2, 3], 1)
+    assert_identical(actual, expected)
 
 
 @pytest.mark.parametrize("place", ["cpu", "layer-host", "tensor-device", "tensor-host"])
 def test_a_batch_of_one_session_on_another_stream_than_the_first(
     made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices, place: str
 ) -> None:
-    """per-stream-tensors: a stream's rows are counted from its own first cell.
+    """per-stream-tensors: the rows of a stream are relative to its own first cell.
 
     The last of the streams is written to alone: with the rows of one tensor for all of them that would be
     behind the end of its own. The sequences are as if each had a context to itself.
@@ -92,8 +92,8 @@ def test_a_batch_of_one_session_on_another_stream_than_the_first(
         before = context.memory.pos_max(seq)
         if before >= 0:
             single.decode(tokens)
-        expected, found = single.decode(tokens, logits="all"), context.decode(tokens, seq, logits="all")
-        assert np.array_equal(expected.view(np.uint32), found.view(np.uint32)), f"sequence {seq}"
+        expected, actual = single.decode(tokens, logits="all"), context.decode(tokens, seq, logits="all")
+        assert_identical(actual, expected, label=f"sequence {seq}")
 
 
 @pytest.mark.parametrize("streams", range(2, 9))
@@ -109,8 +109,8 @@ def test_a_ubatch_of_any_number_of_streams(
     options |= {"n_ctx": 256 * streams, "n_seq_max": streams, "type_k": "q8_0", "type_v": "q8_0"}
     one, own = (open_context(tiny("gemma2"), kv_per_stream=each, **options) for each in (False, True))
     batch = [([5 + seq], seq) for seq in range(streams)]
-    expected, found = one.decode(batch), own.decode(batch)
-    assert np.array_equal(expected.view(np.uint32), found.view(np.uint32))
+    expected, actual = one.decode(batch), own.decode(batch)
+    assert_identical(actual, expected)
 
 
 def test_each_stream_has_tensors_and_a_buffer_for_each_place(
@@ -119,7 +119,7 @@ def test_each_stream_has_tensors_and_a_buffer_for_each_place(
     virtual_devices: MakeDevices,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """per-stream-tensors: the tensors' names, and a line for each buffer as programs have always read it."""
+    """per-stream-tensors: the names of the tensors, and one log line per buffer in the format that programs parse."""
     virtual_devices(2)
     bindings, layers = load(), 4
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""States: a restored context goes on bit for bit, and a bad state harms nothing."""
+"""States: a restored context continues bit for bit, and a bad state changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.native
     ("arch", "exact"),
     [("llama", True), ("gpt2", True), ("mamba", True), ("falcon-h1", True), ("gemma2", False)],
 )
-def test_restored_context_goes_on_bit_for_bit(
+def test_restored_context_continues_bit_for_bit(
     tiny: Callable[[str], Path], open_context: Open, tmp_path: Path, arch: str, exact: bool
 ) -> None:
     context = open_context(tiny(arch))
@@ -34,16 +34,16 @@ def test_restored_context_goes_on_bit_for_bit(
     other.decode([9, 9])
     other.restore_state(State.load(tmp_path / "stäte file"))
     assert other.memory.pos_max() == 29
-    found = [other.decode([token]) for token in (3, 4, 5)]
+    continued = [other.decode([token]) for token in (3, 4, 5)]
     context.restore_state(bytes(state))
     again = [context.decode([token]) for token in (3, 4, 5)]
-    assert np.array_equal(found, again)
+    assert np.array_equal(continued, again)
     if exact:
-        assert np.array_equal(expected, found)
+        assert np.array_equal(expected, continued)
     else:
-        # Where the next token goes is not saved: behind the others before, into a cell that has left the
-        # window after. The sum over the cells has another order, the last bit another value.
-        assert np.allclose(expected, found, rtol=1e-4, atol=1e-7)
+        # The position of the next free cell is not saved: before, it was after the other cells; after restoring,
+        # it is a cell that has left the window. The sum over the cells is in another order, so the last bit differs.
+        assert np.allclose(expected, continued, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("unified", [False, True])
@@ -58,9 +58,9 @@ def test_state_of_one_sequence_goes_into_another(
     before = context.save_state(0).data
     context.restore_state(state, 3)
     assert [context.memory.pos_max(seq) for seq in range(4)] == [9, 15, -1, 14]
-    found = context.decode([3], seq=3)
-    # In a unified cache the cells lie elsewhere, and sums over them run in another order.
-    assert np.allclose(expected, found, rtol=1e-4, atol=1e-6)
+    continued = context.decode([3], seq=3)
+    # In a unified cache the cells are elsewhere, so sums over them are in another order.
+    assert np.allclose(expected, continued, rtol=1e-4, atol=1e-6)
     assert context.save_state(0).data == before
 
 
@@ -92,7 +92,7 @@ def test_bad_states_change_nothing(made: Callable[..., Path], open_context: Open
         (lambda: context.restore_state(state, 0), "is of a whole context"),
         (lambda: context.save_state(1), "the sequence is 1"),
     ]
-    # What has a right checksum and is wrong all the same reaches upstream's reader, which clears as it goes.
+    # A bad state with a correct checksum reaches upstream's reader, which clears the cache as it goes.
     bad += [
         (lambda cut=cut: context.restore_state(State(state.data[:cut], None, state.origin)), "does not fit")
         for cut in (0, 1, 10, 60, 500, len(state.data) - 1)
@@ -135,9 +135,7 @@ def test_state_that_is_too_large(made: Callable[..., Path], open_context: Open) 
     assert small.memory.pos_max() == 1
 
 
-def test_no_state_while_a_shift_or_copy_is_to_be_applied(
-    made: Callable[..., Path], open_context: Open
-) -> None:
+def test_no_state_while_a_shift_or_copy_is_pending(made: Callable[..., Path], open_context: Open) -> None:
     """Upstream would save the new positions with the old data."""
     context = open_context(made(), n_ctx=512, n_seq_max=2)
     context.decode([1, 2, 3])
@@ -155,7 +153,7 @@ def test_no_state_while_a_shift_or_copy_is_to_be_applied(
         context.save_state()
 
 
-def test_restoring_makes_the_logits_old(made: Callable[..., Path], open_context: Open) -> None:
+def test_restoring_discards_the_logits(made: Callable[..., Path], open_context: Open) -> None:
     context = open_context(made())
     context.decode([1, 2, 3])
     context.restore_state(context.save_state())

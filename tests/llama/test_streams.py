@@ -1,4 +1,4 @@
-"""A cache per stream: the bits of the one tensor, memory that comes and goes alone, and what harms nobody."""
+"""A cache per stream: the same bits as with one tensor, memory that is released and reserved, and bad input."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyggml.errors import PyggmlError, UsageError
 from pyggml.llama import LlamaContext, NoMemoryError, State
 from pyggml.llama.params import _set_kv_per_stream
 from pyggml.native.load import load
+from pyggml.testing import assert_identical
 from pyggml.testing.fixtures import MakeDevices
 
 from .conftest import Open, prompt
@@ -29,7 +30,7 @@ REFUSING = {
     "mamba2": "a recurrent state",
     "minimax-m3": "an MSA KV cache",
 }
-"""Architectures whose kind of cache has no layout per stream, and how the refusal names it."""
+"""Architectures whose kind of cache does not support a layout per stream, and the words of the refusal."""
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def layout(pyggml_build: Build) -> None:
 
 @pytest.fixture
 def both(layout: None, open_context: Open) -> Callable[..., tuple[LlamaContext, LlamaContext]]:
-    """`both(path, ...)`: contexts of four sequences, in one tensor and each in its own."""
+    """`both(path, ...)`: two contexts of four sequences, with one tensor and with a tensor per sequence."""
 
     def make(path: Path, **options: Any) -> tuple[LlamaContext, LlamaContext]:
         options = {"n_ctx": 256 * STREAMS, "n_seq_max": STREAMS, **options}
@@ -51,19 +52,19 @@ def both(layout: None, open_context: Open) -> Callable[..., tuple[LlamaContext, 
 
 
 def same(one: LlamaContext, own: LlamaContext, *batches: list[tuple[list[int], int]]) -> None:
-    """Both give the same bits, and not NaN."""
+    """Both compute the same bits, and no NaN."""
     for number, batch in enumerate(batches):
-        expected, found = one.decode(batch, logits="all"), own.decode(batch, logits="all")
+        expected, actual = one.decode(batch, logits="all"), own.decode(batch, logits="all")
         assert not np.isnan(expected).any()
-        assert np.array_equal(expected.view(np.uint32), found.view(np.uint32)), f"batch {number}"
+        assert_identical(actual, expected, label=f"batch {number}")
 
 
 def filled(one: LlamaContext, own: LlamaContext) -> None:
-    """Other tokens, and as many, in every sequence."""
+    """Fill every sequence with different tokens, and a different number of them."""
     same(one, own, [(prompt(one, 9 + 5 * seq, seed=seq), seq) for seq in range(STREAMS)])
 
 
-def test_a_build_without_it_says_so_and_only_when_it_is_asked_for() -> None:
+def test_a_build_without_kv_per_stream_refuses_it_only_if_requested() -> None:
     build = SimpleNamespace(record=SimpleNamespace(variant="old-cpu"))
     bindings, params = SimpleNamespace(build=build), SimpleNamespace(kv_unified=False, n_seq_max=2)
     _set_kv_per_stream(bindings, params, SimpleNamespace(kv_per_stream=False))  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ def test_unified_and_per_stream_exclude_each_other(
         UsageError, match="exclude each other: the 2 sequences share one cache or have one each"
     ):
         open_context(made(), n_ctx=512, n_seq_max=2, **options)
-    # One sequence has one cache in any case.
+    # A single sequence always has a single cache.
     assert open_context(made(), **options).decode([1]).shape == (1, 300)
 
 
@@ -91,7 +92,7 @@ def test_every_kind_of_batch_gives_the_bits_of_the_one_tensor(
     tiny: Callable[[str], Path], both: Callable[..., tuple[LlamaContext, LlamaContext]], arch: str
 ) -> None:
     one, own = both(tiny(arch))
-    # At first a sequence alone that is not the first: its rows are not where the first one's are.
+    # Begin with a sequence other than the first, alone: its rows are not those of the first.
     same(one, own, [([5, 6, 7], 3)], [([8], 3)], [([9], 1)])
     same(one, own, [([1, 2], 0), ([3], 2)], [([4], 0), ([5], 3)], [([1], 3), ([2], 1)])
     one.memory.seq_rm(2), own.memory.seq_rm(2)
@@ -153,7 +154,7 @@ def test_shifts_and_copies_give_the_bits_of_the_one_tensor(
 
 @native
 @pytest.mark.parametrize("arch", ["llama", "gemma2", "falcon-h1"])
-def test_a_state_is_the_same_bytes_and_goes_from_each_layout_into_the_other(
+def test_states_are_the_same_in_both_layouts_and_interchangeable(
     tiny: Callable[[str], Path], both: Callable[..., tuple[LlamaContext, LlamaContext]], arch: str
 ) -> None:
     one, own = both(tiny(arch))
@@ -162,7 +163,7 @@ def test_a_state_is_the_same_bytes_and_goes_from_each_layout_into_the_other(
         assert one.save_state(seq).data == own.save_state(seq).data
     state, third = one.save_state(), one.save_state(3)
     same(one, own, [([1], seq) for seq in range(STREAMS)])
-    # Each takes the other's, the whole and a sequence that goes into another one.
+    # Each restores the other's state: that of the whole, and that of one sequence into another.
     for context, saved in ((one, own.save_state()), (own, one.save_state())):
         context.memory.clear()
         context.restore_state(saved)
@@ -175,7 +176,7 @@ def test_a_state_is_the_same_bytes_and_goes_from_each_layout_into_the_other(
 
 
 @native
-def test_bad_states_harm_no_stream(
+def test_bad_states_leave_the_streams_intact(
     made: Callable[..., Path], both: Callable[..., tuple[LlamaContext, LlamaContext]], tmp_path: Path
 ) -> None:
     one, own = both(made())
@@ -201,13 +202,13 @@ def test_bad_states_harm_no_stream(
 
 
 @native
-def test_what_upstreams_functions_refuse_harms_no_stream(
+def test_refused_raw_calls_leave_the_streams_intact(
     made: Callable[..., Path],
     both: Callable[..., tuple[LlamaContext, LlamaContext]],
     open_context: Open,
     tmp_path: Path,
 ) -> None:
-    """The raw calls, without what the typed layer checks before."""
+    """The raw calls, without the checks of the typed layer."""
     one, own = both(made())
     filled(one, own)
     bindings = load()
@@ -231,7 +232,7 @@ def test_what_upstreams_functions_refuse_harms_no_stream(
 
 
 def resident() -> int:
-    """Bytes of this process in memory, counted page by page (proc_pid_smaps(5))."""
+    """Resident bytes of this process, counted page by page (proc_pid_smaps(5))."""
     gc.collect()
     text = Path("/proc/self/smaps_rollup").read_text()
     return int(text.partition("Rss:")[2].split()[0]) << 10
@@ -239,10 +240,10 @@ def resident() -> int:
 
 @native
 @pytest.mark.isolated
-def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
+def test_a_streams_memory_is_returned_to_the_system_and_allocated_again(
     layout: None, made: Callable[..., Path], open_context: Open
 ) -> None:
-    # 40 MiB a stream: above what malloc would keep for itself (DEFAULT_MMAP_THRESHOLD_MAX, mallopt(3)).
+    # 40 MiB per stream: more than malloc would keep after a free (DEFAULT_MMAP_THRESHOLD_MAX, mallopt(3)).
     cells, layers, row = 10240, 2, 4 * 128 * 2
     size = cells * layers * 2 * row
     path = made(heads=4, kv_heads=4, k_size=128, layers=layers, context=cells)
@@ -252,7 +253,7 @@ def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
     before = resident()
     context.memory.seq_release(1)
     freed = before - resident()
-    # A kernel that reclaims cold pages meanwhile moves the sum by some MiB.
+    # The kernel may reclaim cold pages meanwhile, which changes the sum by a few MiB.
     assert 0.8 * size < freed < 1.2 * size
     assert not context.memory.seq_held(1)
     assert [context.memory.pos_max(seq) for seq in range(3)] == [19, -1, 19]
@@ -267,7 +268,7 @@ def test_a_streams_memory_goes_back_to_the_system_and_is_taken_again(
 
 @native
 @pytest.mark.parametrize("place", ["cpu", "layer-device", "layer-host", "tensor-device", "tensor-host"])
-def test_what_comes_after_a_release_is_as_if_the_sequence_were_new(
+def test_a_released_sequence_is_like_a_new_one(
     made: Callable[..., Path],
     both: Callable[..., tuple[LlamaContext, LlamaContext]],
     virtual_devices: MakeDevices,
@@ -285,7 +286,7 @@ def test_what_comes_after_a_release_is_as_if_the_sequence_were_new(
         memory.seq_release(seq)
         one.memory.seq_rm(seq)
     same(one, own, [([1], 0), ([2], 2)], [([3], 2)])
-    # Memory is taken by whatever needs it: a decode, a copy, a state.
+    # Whatever needs memory allocates it: a decode, a copy, a state.
     same(one, own, [([4, 5, 6], 1), ([7], 0)])
     assert memory.seq_held(1) and not memory.seq_held(3)
     one.memory.seq_cp(1, 3), memory.seq_cp(1, 3)
@@ -295,7 +296,7 @@ def test_what_comes_after_a_release_is_as_if_the_sequence_were_new(
     memory.seq_release(2)
     own.restore_state(state)
     same(one, own, [([9], seq) for seq in range(STREAMS)])
-    # The whole of a context that has streams without memory, out and in.
+    # Save and restore a whole context that has released streams.
     for seq in (0, 1):
         memory.seq_release(seq)
         one.memory.seq_rm(seq)
@@ -313,7 +314,7 @@ def test_a_copy_that_is_still_to_be_made_survives_the_release_of_its_source(
     filled(one, own)
     one.memory.seq_cp(0, 2), own.memory.seq_cp(0, 2)
     own.memory.seq_release(0)
-    one.decode([([1], 2)])  # The one tensor copies here, before its source goes.
+    one.decode([([1], 2)])  # With one tensor the copy happens here, before the source is removed.
     own.decode([([1], 2)])
     one.memory.seq_rm(0)
     same(one, own, [([2], 2)], [([3], 0), ([4], 2)])
@@ -321,7 +322,7 @@ def test_a_copy_that_is_still_to_be_made_survives_the_release_of_its_source(
 
 @native
 @pytest.mark.parametrize("mode", ["layer", "tensor"])
-def test_without_memory_for_a_stream_the_others_go_on(
+def test_the_other_streams_work_while_one_has_no_memory(
     made: Callable[..., Path],
     both: Callable[..., tuple[LlamaContext, LlamaContext]],
     virtual_devices: MakeDevices,
@@ -358,7 +359,7 @@ def test_without_memory_for_a_stream_the_others_go_on(
 
 @native
 @pytest.mark.parametrize("mode", ["layer", "tensor"])
-def test_without_memory_for_all_streams_there_is_no_context_and_the_next_one_works(
+def test_a_context_that_does_not_fit_is_refused_and_a_smaller_one_works(
     layout: None, made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices, mode: str
 ) -> None:
     virtual_devices(2, memory=24 << 20)
@@ -371,7 +372,7 @@ def test_without_memory_for_all_streams_there_is_no_context_and_the_next_one_wor
 
 
 @native
-def test_what_has_no_memory_of_its_own_says_so(
+def test_release_needs_a_memory_per_stream(
     layout: None, made: Callable[..., Path], open_context: Open
 ) -> None:
     for options in ({}, {"kv_unified": True}, {"kv_per_stream": True, "n_seq_max": 1}):
@@ -388,10 +389,10 @@ def test_what_has_no_memory_of_its_own_says_so(
 
 @native
 @pytest.mark.parametrize("arch", sorted(REFUSING))
-def test_kinds_of_caches_that_cannot_follow_are_named(
+def test_unsupported_kinds_of_caches_are_named(
     layout: None, tiny: Callable[[str], Path], open_context: Open, arch: str
 ) -> None:
     with pytest.raises(PyggmlError, match=REFUSING[arch]) as raised:
         open_context(tiny(arch), n_ctx=512, n_seq_max=2, kv_per_stream=True)
-    # By this the matrix knows that it is no defect.
+    # The matrix recognizes by these words that it is not a defect.
     assert "per-stream" in raised.value.message or "kv_per_stream" in raised.value.message

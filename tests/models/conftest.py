@@ -1,4 +1,4 @@
-"""A machine of its own for every test, the project's build where there is one, and how to run its programs."""
+"""A clean environment for every test, the project's build if there is one, and how to run its programs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Bench = Callable[..., list[dict[str, Any]]]
 def build() -> Build:
     """The project's finished build; nothing is written into it."""
     try:
-        found = find_build(find_project(Path(__file__).parent))
-        check_instruction_set(found)
+        build = find_build(find_project(Path(__file__).parent))
+        check_instruction_set(build)
     except PyggmlError as error:
         pytest.skip(f"needs the built llama.cpp of this project: {error.message}")
-    return found
+    return build
 
 
 def run_program(build: Build, name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def perplexity(build: Build, tmp_path: Path) -> Callable[[Path], str]:
         text = tmp_path / "text.txt"
         text.write_text(TEXT, "utf-8")
         arguments = ("-m", model, "-f", text, "-c", 128, "-b", 128, "--chunks", 2, "-t", 1)
-        # Upstream's log has a thread of its own that is not waited for: a quick run may lose its last line.
+        # Upstream does not wait for its log's thread: a quick run may lose its last line.
         for _ in range(25):
             done = run_program(build, "llama-perplexity", *arguments)
             assert done.returncode == 0, done.stderr[-2000:]

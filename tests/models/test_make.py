@@ -77,7 +77,7 @@ def test_same_shape_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
 
 
 def test_weights_are_the_same_on_every_machine() -> None:
-    """Written down once: other bytes mean that results measured earlier cannot be compared any more."""
+    """Other bytes would mean that earlier measurements cannot be compared any more."""
     data = weights("blk.0.attn_q.weight", (8, 5), 1).astype("<f4").tobytes()
     assert hashlib.sha256(data).hexdigest() == WEIGHTS
 
@@ -96,7 +96,7 @@ def test_quantised_weights_are_near_the_exact_ones(tmp_path: Path) -> None:
     one = next(one for one in reader.tensors if one.name == "blk.0.ffn_up.weight")
     assert one.tensor_type == gguf.GGMLQuantizationType.Q8_0
     exact = weights("blk.0.ffn_up.weight", (32, 32), 1)
-    # Half a step of 127, and the scale's own rounding to f16.
+    # Half a step of 127, and the rounding of the scale to f16.
     assert np.abs(gguf.dequantize(one.data, one.tensor_type) - exact).max() < np.abs(exact).max() / 220
     norm = next(one for one in reader.tensors if one.name == "output_norm.weight")
     assert norm.tensor_type == gguf.GGMLQuantizationType.F32
@@ -133,7 +133,7 @@ def test_small_vocabulary_has_no_text(tmp_path: Path) -> None:
         ({"type": "q8_0", "heads": 3, "kv_heads": 1, "v_size": 20}, "--heads times --v-size is 60"),
     ],
 )
-def test_shape_that_cannot_be(shape: dict[str, Any], said: str) -> None:
+def test_invalid_shapes(shape: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ModelShape(**shape)
 
@@ -224,17 +224,17 @@ def test_llama_cpp_loads_and_decodes_it(tmp_path: Path, bench: Bench, shape: dic
 def test_fused_and_separate_compute_the_same(
     tmp_path: Path, perplexity: Callable[[Path], str], v_size: int
 ) -> None:
-    found = {
+    perplexities = {
         perplexity(make(tmp_path / f"{fused}.gguf", v_size=v_size, fused_qkv=fused))
         for fused in (False, True)
     }
-    assert len(found) == 1
-    # Random logits of variance 1 over 512 tokens: about 512 times e to the half; a broken graph gives 512 or NaN.
-    assert 600 < float(found.pop()) < 1200
+    assert len(perplexities) == 1
+    # Random logits of variance 1 over 512 tokens give about 512 times the root of e; a broken graph 512 or NaN.
+    assert 600 < float(perplexities.pop()) < 1200
 
 
 @pytest.mark.native
 def test_text_becomes_one_token_a_byte(tmp_path: Path, perplexity: Callable[[Path], str]) -> None:
-    """llama-perplexity refuses a text of fewer tokens than two contexts (256), and takes these 2,900 bytes."""
+    """llama-perplexity refuses a text shorter than two contexts (256 tokens), but accepts these 2,900 bytes."""
     assert len(TEXT.encode()) > 2900
     assert float(perplexity(make(tmp_path / "a.gguf", vocab=260, layers=1))) > 200

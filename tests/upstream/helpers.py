@@ -1,4 +1,4 @@
-"""Small upstreams, and what git must make of them, computed without pyggml and without git."""
+"""Small upstreams, and the git objects expected from them, computed without pyggml and without git."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sha1_object(kind: str, data: bytes) -> bytes:
 
 
 def tree_id(files: Files, exclude: list[str] = EXCLUDE) -> str:
-    """The git tree id of `files`, after the object format's own definition."""
+    """The git tree id of `files`, computed from the definition of the object format."""
     nested: dict[bytes, Any] = {}
     for path, (mode, data) in files.items():
         if any(path == out or path.startswith(out + "/") for out in exclude):
@@ -84,7 +84,7 @@ def tar_bytes(members: list[tuple[tarfile.TarInfo, bytes]], compression: str = "
     with tarfile.open(fileobj=out, mode=mode, format=tarfile.PAX_FORMAT) as tar:
         for info, data in members:
             tar.addfile(info, io.BytesIO(data))
-    # Without the time that `tarfile` would put into the gzip header.
+    # Without the time that `tarfile` would write into the gzip header.
     return gzip.compress(out.getvalue(), mtime=0) if compression == "gz" else out.getvalue()
 
 
@@ -93,7 +93,7 @@ def members_of(files: Files, top: str = "up-1.0/inner/") -> list[tuple[tarfile.T
 
 
 class Upstream:
-    """An archive on the disk: `up-1.0.tar.gz`, with the files of interest in its directory `inner`."""
+    """An archive `up-1.0.tar.gz` with the files of interest in its directory `inner`."""
 
     def __init__(
         self, folder: Path, files: Files, extra: list[tuple[tarfile.TarInfo, bytes]] | None = None
@@ -140,7 +140,7 @@ def sdist_pin(sha256: str, tree: str, file: str = "up-1.0.tar.gz") -> dict[str, 
 
 
 def write_project(root: Path, **pins: dict[str, Any]) -> Project:
-    """A project whose pins are `pins`, the first one the default."""
+    """A project with these pins; the first one is the default."""
     (root / "patches").mkdir(parents=True, exist_ok=True)
     (root / "vendor").mkdir(exist_ok=True)
     lines = [
@@ -170,27 +170,27 @@ def pyggml(project: Project, *args: str, **env: str) -> subprocess.CompletedProc
 
 
 def on_disk(project: Project) -> dict[str, tuple[str, bytes]]:
-    """What the work tree holds, in the form of `Files`."""
+    """The contents of the work tree as `Files`."""
     root = project.root / "vendor" / "up"
-    found: dict[str, tuple[str, bytes]] = {}
+    files: dict[str, tuple[str, bytes]] = {}
     for path in root.rglob("*"):
         inner = path.relative_to(root).as_posix()
         if inner.split("/")[0] == ".git":
             continue
         if path.is_symlink():
-            found[inner] = ("120000", os.fsencode(os.readlink(path)))  # noqa: PTH115 - unchanged
+            files[inner] = ("120000", os.fsencode(os.readlink(path)))  # noqa: PTH115 - unchanged
         elif path.is_file():
-            found[inner] = ("100755" if path.stat().st_mode & 0o100 else "100644", path.read_bytes())
-    return found
+            files[inner] = ("100755" if path.stat().st_mode & 0o100 else "100644", path.read_bytes())
+    return files
 
 
 def leftovers(project: Project) -> list[str]:
-    """Everything in `vendor/` but the pins and the work tree."""
+    """Everything in `vendor/` except the pins and the work tree."""
     return sorted(p.name for p in (project.root / "vendor").iterdir() if p.name not in ("pins.toml", "up"))
 
 
 def git(where: Path, *args: str) -> str:
-    """A plain git, with no configuration but the repository's own."""
+    """Run git with no configuration except the repository's own."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
     for role in ("AUTHOR", "COMMITTER"):

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Index:
-    """What is served, and what was asked.
+    """What is served, and what was requested.
 
     Attributes:
         files: file name to content, all of the project `up`.
-        ranges: whether `Range` is honoured.
-        cut: how many bytes of the body each of the next answers sends before it hangs up.
-        digests: whether the page tells checksums.
+        ranges: whether `Range` is supported.
+        cut: how many bytes of the body each of the next responses sends before the connection is closed.
+        digests: whether the page has checksums.
         asked: (path, Range header) of every request.
     """
 
@@ -52,15 +52,15 @@ def serving(index: Index) -> Iterator[Index]:
             if not self.path.startswith("/files/") or data is None:
                 self.answer(404, b"not here")
                 return
-            found = re.fullmatch(r"bytes=(\d+)-", wanted or "") if index.ranges else None
-            if found is None:
+            start = re.fullmatch(r"bytes=(\d+)-", wanted or "") if index.ranges else None
+            if start is None:
                 self.answer(200, data, cut=True)
-            elif int(found[1]) >= len(data):
+            elif int(start[1]) >= len(data):
                 self.answer(416, b"", extra={"Content-Range": f"bytes */{len(data)}"})
             else:
-                start = int(found[1])
-                extra = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-                self.answer(206, data[start:], extra=extra, cut=True)
+                first = int(start[1])
+                extra = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
+                self.answer(206, data[first:], extra=extra, cut=True)
 
         def digest(self, data: bytes) -> str:
             return f"#sha256={hashlib.sha256(data).hexdigest()}" if index.digests else ""

@@ -80,7 +80,7 @@ def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path: Path, kind: str
     assert "evil.tar.gz" in error.value.message
     if members:
         assert "refused" in error.value.message
-        named = [snapshot.shown(os.fsencode(info.name)) for info, _ in members]
+        named = [snapshot.printable(os.fsencode(info.name)) for info, _ in members]
         named += [name[:97] for name in named if len(name) > snapshot.MAX_PATH_BYTES]
         assert any(
             name in error.value.message or name.removeprefix("up/") in error.value.message for name in named
@@ -114,7 +114,7 @@ def test_header_of_absurd_size_is_refused_unread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["", "gz", "bz2", "xz"])
 def test_archive_cut_off_anywhere_is_an_error(tmp_path: Path, compression: str) -> None:
     data = tar_bytes([member(f"up/file{n}", os.urandom(700)) for n in range(6)], compression)
-    # For plain tar the end mark counts: two blocks of zeros before the padding.
+    # A plain tar is complete with its end mark: two blocks of zeros, before the padding.
     end = 6 * 1536 + 512 if not compression else len(data) - 9
     for cut in sorted(
         {end * part // 12 for part in range(1, 12)} | {512 * 3, 512 * 6 - 100 if compression else 512 * 6}
@@ -243,7 +243,7 @@ def test_zip_cut_off_or_altered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
 def test_wrong_checksum_inside_the_compressed_archive(tmp_path: Path, compression: str) -> None:
     data = bytearray(tar_bytes([member("up/file", os.urandom(3 << 20)), member("up/last")], compression))
-    # The checksum over everything stands in the last bytes of each of these formats.
+    # In each of these formats the checksum of everything is in the last bytes.
     data[-8 if compression == "gz" else -4 if compression == "bz2" else -30] ^= 0x55
     archive = tmp_path / "altered"
     archive.write_bytes(bytes(data))

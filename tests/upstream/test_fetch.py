@@ -247,7 +247,7 @@ def test_verify_notices_a_missing_object_and_fetch_restores_it(project: Project)
     assert store.verify(project, pins, pin) == commit
 
 
-def test_lost_pack_is_told_as_damage_and_fetched_anew(project: Project) -> None:
+def test_lost_pack_is_reported_as_damage_and_fetched_again(project: Project) -> None:
     commit = fetch(project).commit
     for file in (project.root / "vendor" / "up" / ".git" / "objects" / "pack").iterdir():
         file.unlink()
@@ -259,7 +259,7 @@ def test_lost_pack_is_told_as_damage_and_fetched_anew(project: Project) -> None:
     assert git(project.root / "vendor" / "up", "status", "--porcelain") == ""
 
 
-def test_unknown_pin_names_the_known_ones(project: Project) -> None:
+def test_unknown_pin_lists_the_known_ones(project: Project) -> None:
     with pytest.raises(PyggmlError, match="no pin nope") as error:
         read_pins(project).get("nope")
     assert error.value.hint is not None and "one" in error.value.hint

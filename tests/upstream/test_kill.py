@@ -1,4 +1,4 @@
-"""`kill -9` at many points of a fetch: what is left is truthful, and the same command finishes the job."""
+"""`kill -9` at many points of a fetch: what is left is consistent, and the same command finishes the job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_killed_fetch_is_finished_by_the_same_command(tmp_path: Path, every: int
             name = "two"
         process = start(project.root, name)
         time.sleep(moments[number] * lasted)
-        # Every other time git outlives its parent, as it does when only pyggml is killed.
+        # Every other time git outlives its parent, as it does if only pyggml is killed.
         (os.killpg if number % 2 else os.kill)(process.pid, signal.SIGKILL)
         landed += process.wait() == -signal.SIGKILL
         work = project.root / "vendor" / "up"

@@ -47,7 +47,7 @@ def part_file() -> Path:
     return cached_path(SOURCE.sha256, f"{FILE}.part")
 
 
-def test_download_lands_in_the_cache_and_the_next_use_asks_nobody(index: Index) -> None:
+def test_download_is_cached_and_not_repeated(index: Index) -> None:
     assert get(index) == DATA
     assert cached_path(SOURCE.sha256, FILE).read_bytes() == DATA
     asked = len(index.asked)
@@ -79,7 +79,7 @@ def test_damaged_cached_archive_is_replaced(index: Index) -> None:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_transfer_that_breaks_off_goes_on(index: Index, ranges: bool) -> None:
+def test_interrupted_transfer_is_resumed(index: Index, ranges: bool) -> None:
     index.ranges = ranges
     index.cut = [100_000, 200_000]
     assert get(index) == DATA
@@ -175,9 +175,9 @@ def test_folders_on_this_machine(tmp_path: Path, how: str) -> None:
     else:
         link = str(folder) if how == "path" else folder.as_uri()
         sources = PackageSources(indexes=(), find_links=(link,))
-    found = package_files.get_sdist(SOURCE, silent, sources)
-    assert found.read_bytes() == DATA
-    assert found.is_relative_to(os.environ["PYGGML_CACHE_DIR"])
+    path = package_files.get_sdist(SOURCE, silent, sources)
+    assert path.read_bytes() == DATA
+    assert path.is_relative_to(os.environ["PYGGML_CACHE_DIR"])
 
 
 def test_remote_page_cannot_name_files_of_this_machine(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_remote_page_cannot_name_files_of_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("digests", [True, False])
 def test_find_sdist_takes_the_sdist_of_that_version(index: Index, digests: bool) -> None:
     index.digests = digests
-    found = package_files.find_sdist("Up", "1.0.0", silent, over(index))
-    assert (found.file, found.sha256) == (FILE, SOURCE.sha256)
+    source = package_files.find_sdist("Up", "1.0.0", silent, over(index))
+    assert (source.file, source.sha256) == (FILE, SOURCE.sha256)
     assert cached_path(SOURCE.sha256, FILE).read_bytes() == DATA
 
 
@@ -238,7 +238,7 @@ def test_pip_configuration_file_is_asked_for_through_pip(
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_NO_INDEX", "0")
     monkeypatch.setenv("PIP_INDEX_URL", "https://env.example/simple")
-    # The system's own pip.conf may add to find-links and certificates, never to the indexes named here.
+    # The system's own pip.conf may add find-links and certificates, but not to the indexes given here.
     assert package_sources(sys.executable).indexes == (
         "https://env.example/simple",
         "https://one.example/simple",

@@ -83,7 +83,7 @@ def test_recorded_pins_of_this_repository_are_valid_and_in_order() -> None:
         ('"llama.cpp"', "llama.cpp", "is not valid TOML"),
     ],
 )
-def test_wrong_value_is_told_with_file_and_key(empty: Project, old: str, new: str, told: str) -> None:
+def test_invalid_value_is_reported_with_file_and_key(empty: Project, old: str, new: str, told: str) -> None:
     assert old in TEXT
     with pytest.raises(PyggmlError) as error:
         read_pins(written(empty, TEXT.replace(old, new)))

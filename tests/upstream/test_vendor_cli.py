@@ -120,7 +120,7 @@ def test_add_the_first_pin_then_fetch_it_elsewhere(tmp_path: Path, kind: str) ->
         (["x", "--directory", ".", "--exclude", "../x"], 2, "not a relative path"),
     ],
 )
-def test_add_that_cannot_be_changes_nothing(project: Project, args: list[str], code: int, told: str) -> None:
+def test_refused_add_changes_nothing(project: Project, args: list[str], code: int, told: str) -> None:
     before = project.pins_file.read_bytes()
     done = pyggml(project, "vendor", "add", *args)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
