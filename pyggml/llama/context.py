@@ -433,7 +433,7 @@ class LlamaContext(Handle):
         return result
 
     def _read(self, batch: Batch) -> Floats:
-        self.memory.applied()
+        self.memory.clear_pending()
         self._outputs = len(batch) if self._all_outputs else int(batch.wanted.sum())
         rows = np.flatnonzero(batch.wanted)
         self._rows = rows if self._all_outputs else np.arange(self._outputs)
@@ -454,7 +454,7 @@ class LlamaContext(Handle):
 
     def _failure(self, operation: str, result: int, batch: Batch, log: LogCapture) -> PyggmlError:
         if result < -1 or result == _ABORTED:
-            self.memory.applied()
+            self.memory.clear_pending()
         seqs = sorted(set(batch.seqs.tolist()))
         ends = "; ".join(f"sequence {seq} ends at {self.memory.last_position(seq)}" for seq in seqs[:4])
         if result == _NO_ROOM:
@@ -473,7 +473,7 @@ class LlamaContext(Handle):
         return checked_int("the sequence", seq, 0, self.n_seq_max - 1)
 
     def _save(self, seq: int | None) -> bytes:
-        self.memory.check_applied("saved")
+        self.memory.check_nothing_pending("saved")
         ffi, lib = self._bindings.ffi, self._bindings.lib
         seq_argument = () if seq is None else (seq,)
         prefix = "llama_state" if seq is None else "llama_state_seq"

@@ -245,7 +245,7 @@ class Memory:
                     raise NoMemoryError(f"no memory for sequence {seq}: {log.reason()}", _FREE_MEMORY_HINT)
                 del self._released[seq]
 
-    def check_applied(self, what: str) -> None:
+    def check_nothing_pending(self, what: str) -> None:
         """Raise while a shift or copy is pending: a state would hold the new positions with the old data.
 
         Args:
@@ -260,8 +260,8 @@ class Memory:
                 "Decode a token first.",
             )
 
-    def applied(self) -> None:
-        """A decode has begun, and has applied what was pending."""
+    def clear_pending(self) -> None:
+        """Note that a decode has begun and applied what was pending."""
         self._pending = None
 
     def last_position(self, seq: int) -> int:
