@@ -1,7 +1,7 @@
-"""pyggml: carry, build and prove your own patches on ggml and llama.cpp.
+"""pyggml: maintain, build and prove your own patches on ggml and llama.cpp.
 
 `pyggml.lib` and `pyggml.ffi` are the raw C level of the active build: the one of the project around the
-working directory, or of PYGGML_BUILD. They are loaded when they are first asked for.
+working directory, or the one in PYGGML_BUILD. They are loaded on first use.
 """
 
 from __future__ import annotations

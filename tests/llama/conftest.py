@@ -15,6 +15,7 @@ from pyggml.llama import LlamaContext, Model
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
 from pyggml.models.tiny import tiny_models
+from pyggml.testing.fixtures import MakeDevices
 
 Floats = npt.NDArray[np.float32]
 Open = Callable[..., LlamaContext]
@@ -56,6 +57,15 @@ def open_context(pyggml_build: Build) -> Iterator[Open]:
     yield make
     for model in models:
         model.close()
+
+
+def placement(place: str, virtual_devices: MakeDevices) -> dict[str, Any]:
+    """Options of `open_context` for a place such as cpu, layer-host or tensor-device; two virtual devices."""
+    if place == "cpu":
+        return {}
+    virtual_devices(2)
+    mode, _, where = place.partition("-")
+    return {"devices": ["VDEV0", "VDEV1"], "split_mode": mode, "offload_kqv": where == "device"}
 
 
 def nmse(expected: Floats, actual: Floats) -> float:

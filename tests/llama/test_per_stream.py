@@ -15,7 +15,7 @@ from pyggml.native.load import load
 from pyggml.testing import assert_identical
 from pyggml.testing.fixtures import MakeDevices
 
-from .conftest import Open, prompt
+from .conftest import Open, placement, prompt
 
 pytestmark = pytest.mark.native
 STREAMS = 3
@@ -78,11 +78,7 @@ def test_a_batch_of_one_session_on_another_stream_than_the_first(
     The last of the streams is written to alone: with the rows of one tensor for all of them that would be
     behind the end of its own. The sequences are as if each had a context to itself.
     """
-    options: dict[str, Any] = {"n_ctx": 256 * STREAMS, "n_seq_max": STREAMS}
-    if place != "cpu":
-        virtual_devices(2)
-        mode, _, where = place.partition("-")
-        options |= {"devices": ["VDEV0", "VDEV1"], "split_mode": mode, "offload_kqv": where == "device"}
+    options = {"n_ctx": 256 * STREAMS, "n_seq_max": STREAMS, **placement(place, virtual_devices)}
     path = made(heads=4, kv_heads=2)
     context = open_context(path, kv_per_stream=True, **options)
     single = open_context(path, **{**options, "n_ctx": 256, "n_seq_max": 1})

@@ -19,7 +19,7 @@ from pyggml.native.load import load
 from pyggml.testing import assert_identical
 from pyggml.testing.fixtures import MakeDevices
 
-from .conftest import Open, prompt
+from .conftest import Open, placement, prompt
 
 native = pytest.mark.native
 STREAMS = 4
@@ -126,9 +126,7 @@ def test_on_devices_the_bits_are_those_of_the_one_tensor_in_the_same_place(
     virtual_devices: MakeDevices,
     place: str,
 ) -> None:
-    virtual_devices(2)
-    mode, _, where = place.partition("-")
-    one, own = both(made(), devices=["VDEV0", "VDEV1"], split_mode=mode, offload_kqv=where == "device")
+    one, own = both(made(), **placement(place, virtual_devices))
     same(one, own, [([5, 6, 7], 3)])
     same(one, own, [(prompt(one, 9 + 5 * seq, seed=seq), seq) for seq in range(3)])
     same(one, own, [([1], seq) for seq in range(STREAMS)], [([2], 2)], [([3], 0), ([4], 3)])
@@ -274,12 +272,7 @@ def test_a_released_sequence_is_like_a_new_one(
     virtual_devices: MakeDevices,
     place: str,
 ) -> None:
-    options: dict[str, Any] = {}
-    if place != "cpu":
-        virtual_devices(2)
-        mode, _, where = place.partition("-")
-        options = {"devices": ["VDEV0", "VDEV1"], "split_mode": mode, "offload_kqv": where == "device"}
-    one, own = both(made(), **options)
+    one, own = both(made(), **placement(place, virtual_devices))
     filled(one, own)
     memory = own.memory
     for seq in (1, 3):
