@@ -95,7 +95,7 @@ def must_make_build(config: pytest.Config) -> bool:
 
 def has_native_tests(config: pytest.Config) -> bool:
     """Whether these arguments select a test that needs the build."""
-    command = [sys.executable, "-m", "pytest", *config.invocation_params.args, "--collect-only", "-q"]
+    command = [sys.executable, "-m", "pytest", *config.invocation_params.args, "--collect-only", "-q", "-n0"]
     done = subprocess.run(
         command, cwd=config.invocation_params.dir, env={**os.environ, ASKED: "1"}, capture_output=True
     )
