@@ -79,7 +79,7 @@ def test_a_quilt_series_gives_what_patch_gives(box: Sandbox, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "subject", ["[PATCH] add a line", "Re: [PATCH v2 1/3] add a line", "[security] [PATCH] x"]
 )
-def test_a_mail_with_words_before_it(box: Sandbox, tmp_path: Path, subject: str) -> None:
+def test_a_mail_with_text_before_it(box: Sandbox, tmp_path: Path, subject: str) -> None:
     """Debian's curl has such patches: git takes `[PATCH]` off a subject, so it cannot stay in the message's."""
     mail = f"""This is based on work of others.
 

@@ -1,4 +1,4 @@
-"""The way through a rebase: stop, dossier, go on, publish, take back, replay."""
+"""The way through a rebase: stop, report, go on, publish, take back, replay."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing_of_the_users_changes_until_all_is_done(four: TwoPins) -> None:
     assert four.status()["rebase"] is None
 
 
-def test_the_dossier_says_all_that_is_needed(four: TwoPins) -> None:
+def test_the_report_says_all_that_is_needed(four: TwoPins) -> None:
     dossier = stopped(four)["dossier"]
     assert (dossier["patch"], dossier["number"], dossier["total"]) == ("conflicts", 3, 4)
     (file,) = dossier["files"]

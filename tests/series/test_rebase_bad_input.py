@@ -185,7 +185,7 @@ CASES: dict[Callable[[TwoPins], None], str] = {
 
 
 @pytest.mark.parametrize("spoil", CASES, ids=lambda spoil: spoil.__name__)
-def test_a_resolution_that_is_none(four: TwoPins, spoil: Callable[[TwoPins], None]) -> None:
+def test_an_invalid_resolution_is_refused(four: TwoPins, spoil: Callable[[TwoPins], None]) -> None:
     four.pyggml(*ONTO)
     spoil(four)
     before = four.everything()

@@ -92,7 +92,7 @@ def test_each_is_reported_as_what_it_is(show: TwoPins) -> None:
     assert all(not found[name]["deleted_upstream_lines"] for name in ("placement", "moved", "many"))
 
 
-def test_the_same_in_words(show: TwoPins) -> None:
+def test_the_same_as_text(show: TwoPins) -> None:
     told = show.pyggml("patch", "rebase", "--onto", "two")
     assert told.code == 3 and "fix.c" in told.err
     show.resolve("fix.c", OLD["fix.c"].replace("line 20\n", "line 20 of mine\n"))
