@@ -276,7 +276,7 @@ def show(which: str, pin: str | None, as_json: bool) -> None:
     work = open_workspace(current_project(), pin)
     number = work.series.find(which)
     entry = work.series.patches[number - 1]
-    data = (work.directory / entry.file(number)).read_bytes()
+    data = work.patch_file(number)
     if as_json:
         print_json({"number": number, **asdict(entry), "text": data.decode("utf-8", "replace")})
     else:

@@ -10,7 +10,7 @@ from pyggml.git.runner import run_outside
 from pyggml.project import Project
 from pyggml.series.editing.branch import read_branch
 from pyggml.series.editing.operation import Operation
-from pyggml.series.editing.publish import SeriesChange, pick_and_publish, publish_series, publish_waiting
+from pyggml.series.editing.publish import SeriesChange, pick_and_publish, publish_series, publish_waiting, top
 from pyggml.series.patchfile.mail import Identity, clean_message
 from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.history import read_commit
@@ -187,7 +187,7 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
         ):
             raise PyggmlError(f"{target} still has conflict marks", f"Resolve them, then: {EDIT.resume}")
     done = [(patch, read_commit(work.git, commit)) for patch, commit in operation.done]
-    below = done[-1][1].tree if done else work.series.base
+    below = top(work, done)[1]
     pick = operation.todo[0]
     if tree == below:
         raise PyggmlError(

@@ -50,8 +50,7 @@ def pick_and_publish(
     Raises:
         StoppedError: a patch conflicts; the operation waits for `patch continue`.
     """
-    parent, base = (done[-1][1].id, done[-1][1].tree) if done else (work.base, work.series.base)
-    result = apply_picks(work.git, parent, base, picks)
+    result = apply_picks(work.git, *top(work, done), picks)
     entries = [*done, *result.done]
     conflict = result.conflict
     if conflict is None:
@@ -63,8 +62,7 @@ def pick_and_publish(
         todo=conflict.rest,
         conflicts=conflict.paths,
     )
-    head = entries[-1][1].id if entries else work.base
-    publish_waiting(work, stopped, head, tree, conflict.tree)
+    publish_waiting(work, stopped, top(work, entries)[0], tree, conflict.tree)
     name = conflict.rest[0].patch.name
     raise StoppedError(
         f"patch {name} conflicts in {', '.join(conflict.paths)} ({work.git.work_tree})",
@@ -72,15 +70,16 @@ def pick_and_publish(
     )
 
 
+def top(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> tuple[str, str]:
+    """The commit and the tree on top of `entries`; those of the pin if there are none."""
+    return (entries[-1][1].id, entries[-1][1].tree) if entries else (work.base, work.series.base)
+
+
 def publish_series(
     work: Workspace, doing: str, entries: Sequence[tuple[Patch, Commit]], applied: int, tree: str
 ) -> SeriesChange:
     """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more."""
-    head, new_tree = (
-        (entries[applied - 1][1].id, entries[applied - 1][1].tree)
-        if applied
-        else (work.base, work.series.base)
-    )
+    head, new_tree = top(work, entries[:applied])
     changes = work.series_changes(_series_files(work, entries))
     cleared = EDIT.file_change(work.project, None)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, (*changes, *cleared)))
@@ -101,8 +100,7 @@ def _series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> d
     """The whole content of the series' directory; files of unchanged commits are kept byte for byte."""
     known: dict[tuple[str, str], tuple[bytes, str]] = {}
     for number, patch in enumerate(work.series.patches, 1):
-        data = (work.directory / patch.file(number)).read_bytes()
-        known[patch.name, patch.tree] = data, work.series.trees[number - 1]
+        known[patch.name, patch.tree] = work.patch_file(number), work.series.trees[number - 1]
     files: dict[str, bytes] = {}
     for number, (patch, commit) in enumerate(entries, 1):
         data, before = known.get((patch.name, commit.tree), (b"", ""))

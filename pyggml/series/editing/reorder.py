@@ -65,9 +65,7 @@ def rename_patch(project: Project, wanted: str, name: str, pin: str | None = Non
         check_new_name(name, work.series)
         patches = list(work.series.patches)
         old, new = patches[number - 1], replace(patches[number - 1], name=name)
-        files = {
-            patch.file(n): (work.directory / patch.file(n)).read_bytes() for n, patch in enumerate(patches, 1)
-        }
+        files = {patch.file(n): work.patch_file(n) for n, patch in enumerate(patches, 1)}
         files[new.file(number)] = files.pop(old.file(number))
         patches[number - 1] = new
         files[SERIES_FILE] = series_listing(work, tuple(patches), {old.name: name})

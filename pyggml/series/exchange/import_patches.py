@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.editing.publish import SeriesChange, publish_series
+from pyggml.series.editing.publish import SeriesChange, publish_series, top
 from pyggml.series.patchfile.foreign import read_foreign
 from pyggml.series.stack.commits import apply_patches
 from pyggml.series.stack.series_file import Patch, slug
@@ -34,8 +34,7 @@ def import_patches(project: Project, paths: tuple[Path, ...], pin_name: str | No
             )
         entries = list(zip(work.series.patches, work.stack(), strict=True))
         taken = {patch.name for patch in work.series.patches}
-        parent, tree = (entries[-1][1].id, entries[-1][1].tree) if entries else (work.base, work.series.base)
-        commits = apply_patches(work.git, parent, tree, foreign)
+        commits = apply_patches(work.git, *top(work, entries), foreign)
         for patch, commit in zip(foreign, commits, strict=True):
             name = slug(patch.title, taken)
             taken.add(name)

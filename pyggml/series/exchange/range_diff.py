@@ -15,7 +15,7 @@ from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.patchfile.foreign import read_foreign
 from pyggml.series.stack.commits import Commit, apply_patches
-from pyggml.series.stack.series_file import SERIES_FILE
+from pyggml.series.stack.series_file import SERIES_FILE, read_toml
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.upstream.pins import read_pins
 
@@ -97,13 +97,7 @@ def _series(project: Project, pins: set[str], name: str) -> tuple[Workspace, Seq
     if name in pins:
         work = open_workspace(project, name)
         return work, work.stack()
-    import tomllib
-
-    path = Path(name) / SERIES_FILE
-    try:
-        pin = str(tomllib.loads(path.read_text("utf-8")).get("pin"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PyggmlError(f"{path}: not valid TOML: {error}", "Correct the file.") from error
+    pin = str(read_toml(Path(name) / SERIES_FILE, {}).get("pin"))
     if Path(name).name == pin:
         work = open_workspace(project, pin, Path(name).resolve().parent)
         return work, work.stack()

@@ -43,7 +43,7 @@ def verify_series(project: Project, pin_name: str | None = None) -> SeriesCheck:
     for number, (patch, before) in enumerate(zip(work.series.patches, work.series.trees, strict=False), 1):
         file = patch.file(number)
         try:
-            mail = read_patch((work.directory / file).read_bytes(), file)
+            mail = read_patch(work.patch_file(number), file)
             (commit,) = apply_patches(work.git, parent, before, [NamedPatch(file, mail)])
             format_patch(work.git, commit)
             parent = commit.id

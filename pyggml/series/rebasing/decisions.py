@@ -22,6 +22,7 @@ from pyggml.series.patchfile.hunks import changed_runs
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.stack.commits import scratch_index
 from pyggml.series.stack.merge import ConflictLabels
+from pyggml.series.stack.series_file import read_toml
 from pyggml.series.stack.trees import parsed_tree_diff, tree_diff, tree_reader
 
 DIRECTORY = "resolutions"
@@ -113,15 +114,8 @@ def read_decisions(directory: Path, source: str) -> dict[str, Decision]:
     Raises:
         PyggmlError: the file is malformed, or a resolution is damaged.
     """
-    import tomllib
-
     path = directory / DECISIONS_FILE
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PyggmlError(f"{path}: not valid TOML: {error}", "Correct the file, or restore it.") from error
+    document = read_toml(path, {})
     if document.get("from") != source:
         return {}
     entries = document.get("patch", [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,17 +112,8 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
         PyggmlError: the file is malformed, records another pin or base, or disagrees with the
             directory (a patch missing, listed twice, out of order, unlisted or empty).
     """
-    import tomllib
-
     path = directory / SERIES_FILE
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        document = {"pin": pin, "base": base}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PyggmlError(
-            f"{path}: not valid TOML: {error}", "Correct the file and run the command again."
-        ) from error
+    document = read_toml(path, {"pin": pin, "base": base})
     if document.get("pin") != pin:
         raise PyggmlError(
             f"{path}: this is the series of pin {document.get('pin')!r}, but the directory is that of pin {pin!r}",
@@ -140,6 +131,24 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
     patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
     _check_files(directory, patches)
     return Series(pin, base, patches)
+
+
+def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content of a TOML file; `missing` if there is no such file.
+
+    Raises:
+        PyggmlError: it is not valid TOML.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return missing
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PyggmlError(
+            f"{path}: not valid TOML: {error}", "Correct the file, or restore it (git checkout -- patches)."
+        ) from error
 
 
 def series_patches(

@@ -119,9 +119,8 @@ def subjects(work: Workspace) -> list[str]:
     """The subject of every patch file, read without applying anything; empty where a file cannot be read."""
     texts = []
     for number, patch in enumerate(work.series.patches, 1):
-        file = patch.file(number)
         try:
-            texts.append(read_patch((work.directory / file).read_bytes(), file).subject)
+            texts.append(read_patch(work.patch_file(number), patch.name).subject)
         except PyggmlError:
             texts.append("")
     return texts

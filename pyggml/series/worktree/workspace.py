@@ -41,6 +41,10 @@ class Workspace:
     def head_tree(self) -> str:
         return self.git.text("rev-parse", "--verify", "HEAD^{tree}")
 
+    def patch_file(self, number: int) -> bytes:
+        """The content of the file of patch `number` (from 1)."""
+        return (self.directory / self.series.patches[number - 1].file(number)).read_bytes()
+
     def stack(self, upto: int | None = None) -> list[Commit]:
         """The commits that the patch files make: of the first `upto` patches, by default of all.
 
