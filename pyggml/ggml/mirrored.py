@@ -51,10 +51,20 @@ SOURCES = {
         ),
     },
     "views in a graph": {"ggml/src/ggml-backend-meta.cpp": ("ggml_backend_meta_graph_compute",)},
-    "leaves of a scheduler": {"ggml/src/ggml-backend.cpp": ("ggml_backend_sched_split_graph",)},
-    "splits of a scheduler": {"ggml/src/ggml-backend.cpp": ("ggml_backend_sched_split_graph",)},
+    "memory of a MetaDevice (meta.py)": {
+        "ggml/src/ggml-backend-meta.cpp": (
+            "ggml_backend_meta_buffer_type_alloc_buffer",
+            "ggml_backend_meta_alloc_ctx_tensors_from_buft",
+        ),
+    },
+    "lengths and strides (ops.py)": {
+        "ggml/src/ggml.c": ("ggml_new_tensor_impl", "ggml_view_impl", "ggml_permute", "ggml_row_size"),
+    },
+    "leaves and splits of a scheduler (scheduler_splits.py)": {
+        "ggml/src/ggml-backend.cpp": ("ggml_backend_sched_split_graph",),
+    },
 }
-"""Part to upstream's files and functions; the splits of a scheduler are read in scheduler_splits.py."""
+"""Rule to the upstream files and functions that it follows; the file here, if it is not this one."""
 
 # Kernels of the CPU, which virtual devices compute with as well.
 
