@@ -190,6 +190,15 @@ def test_the_bindings_page_shows_the_example() -> None:
     assert f"```python\n{example}```" in (ROOT / "docs" / "bindings.md").read_text("utf-8")
 
 
+def test_the_tutorial_makes_the_change_of_the_patch() -> None:
+    def change(text: str) -> list[str]:
+        return re.findall(r"^[+-](?![+-]).*$", text[text.index("+++ b/src/llama-model.cpp") :], re.MULTILINE)
+
+    (patch,) = ROOT.glob("patches/0c1e57098/*-split-rounding.patch")
+    (block,) = (one for one in blocks(ROOT / "docs" / "tutorial.md", "console") if "+++ b/" in one)
+    assert change(block) == change(patch.read_text("utf-8"))
+
+
 def test_the_architecture_names_every_room() -> None:
     from .test_gates import ROOMS
 
