@@ -72,7 +72,7 @@ def test_the_functions_that_rules_follow_are_as_they_were(pin: Pin) -> None:
     texts = sources_of(pin)
     now = {}
     for file, name in sorted(
-        {(file, name) for part in SOURCES.values() for file in part for name in part[file]}
+        {(path, name) for part in SOURCES.values() for path in part for name in part[path]}
     ):
         text = function_text(texts[file], name)
         assert text, f"{file} of {pin.name} does not define {name}"
