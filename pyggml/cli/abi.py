@@ -11,7 +11,7 @@ import click
 from pyggml.cli.common import current_project, json_option, print_json
 
 if TYPE_CHECKING:
-    from pyggml.native.abi import Change
+    from pyggml.native.abi import AbiChange
 
 
 @click.group()
@@ -82,7 +82,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _line(change: Change) -> str:
+def _line(change: AbiChange) -> str:
     sign = {"added": "+", "removed": "-", "changed": "~"}[change.what]
     # struct and enum are part of the name in C.
     name = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pyggml.builder.record import Build
-    from pyggml.matrix.run import Progress
+    from pyggml.matrix.run import MatrixProgress
 
     _Type = click.ParamType[tuple[Any, ...]]
 else:
@@ -300,13 +300,13 @@ def matrix(
     from pyggml.matrix.cases import Grid
     from pyggml.matrix.report import document, exit_code, print_result, summary
     from pyggml.matrix.run import run_matrix
-    from pyggml.matrix.work import Work
+    from pyggml.matrix.workload import Workload
 
     if arch is not None and files:
         raise UsageError(
             "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
         )
-    work = Work(prompt, steps, batch, shift, seed, turnover)
+    work = Workload(prompt, steps, batch, shift, seed, turnover)
     build, other = _builds(variant, against, grid_options["cuda"])
     grid = Grid(
         build=_name(build),
@@ -387,12 +387,12 @@ def _files(files: Sequence[Path]) -> list[Path]:
 
 def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
     from pyggml.cli.common import shown_progress
-    from pyggml.matrix.lively import lively_models
+    from pyggml.matrix.scaled_weights import scaled_models
     from pyggml.models.tiny import tiny_models
 
     with shown_progress() as report:
         files = tiny_models(build, arch, report=report).files
-        return lively_models(files, report) if lively else list(files)
+        return scaled_models(files, report) if lively else list(files)
 
 
 def _print(write: Callable[[Console], None], to_stderr: bool) -> None:
@@ -411,14 +411,14 @@ def _print(write: Callable[[Console], None], to_stderr: bool) -> None:
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Progress], None]]:
+def _shown() -> Iterator[Callable[[MatrixProgress], None]]:
     """Progress, and what is bad as soon as it is known: a bar on a terminal, else a line for every tenth."""
     from pyggml.matrix.report import line_of
 
     if not interactive():
         tenth, last = 0, time.monotonic()
 
-        def lines(progress: Progress) -> None:
+        def lines(progress: MatrixProgress) -> None:
             nonlocal tenth, last
             now = progress.done * 10 // progress.total
             if now > tenth and time.monotonic() - last > _SPARSE_SECONDS:
@@ -439,7 +439,7 @@ def _shown() -> Iterator[Callable[[Progress], None]]:
     with bar:
         task = bar.add_task("", total=None, text="loading the build")
 
-        def show(progress: Progress) -> None:
+        def show(progress: MatrixProgress) -> None:
             nonlocal bad
             for record in progress.records:
                 if record.bad:

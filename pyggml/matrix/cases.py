@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyggml.errors import UsageError
 from pyggml.matrix.compare import BOUND
-from pyggml.matrix.work import Work
+from pyggml.matrix.workload import Workload
 
 MAX_DEVICES = 16
 """Virtual devices, as pyggml.native.vdev_config has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
@@ -52,7 +52,7 @@ class Run:
     flash_attn: str
     swa_full: bool
     poison: bool
-    work: Work
+    work: Workload
     cuda: bool = False
 
     @property
@@ -131,7 +131,7 @@ class Grid:
     flash_attn: str = "on"
     swa_full: bool = False
     poison: bool = True
-    work: Work = field(default_factory=Work)
+    work: Workload = field(default_factory=Workload)
     against: str | None = None
     bound: float = BOUND
     cuda: bool = False

@@ -19,7 +19,7 @@ BOUND = 1e-4
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogitDifference:
     """How logits differ from the expected ones.
 
     Attributes:
@@ -37,7 +37,7 @@ class Comparison:
     first: tuple[int, int] | None
 
 
-def compare(expected: Floats, found: Floats) -> Comparison:
+def compare(expected: Floats, found: Floats) -> LogitDifference:
     """Compare two arrays of logits, (rows, vocabulary).
 
     Raises:
@@ -50,11 +50,11 @@ def compare(expected: Floats, found: Floats) -> Comparison:
     different = bits(expected) != bits(found)
     count = int(different.sum())
     if not count:
-        return Comparison(True, 0.0, 0, 0, None)
+        return LogitDifference(True, 0.0, 0, 0, None)
     row, column = np.unravel_index(int(different.argmax()), different.shape)
     apart = np.isnan(expected) != np.isnan(found)
     ulp = None if apart.any() else int(ulp_distance(expected, found).max())
-    return Comparison(False, nmse(expected, found), ulp, count, (int(row), int(column)))
+    return LogitDifference(False, nmse(expected, found), ulp, count, (int(row), int(column)))
 
 
 def nmse(expected: Floats, found: Floats) -> float:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pyggml.matrix.judge import BAD, NOT_RUN, VERDICTS, Record
-from pyggml.matrix.run import Result
+from pyggml.matrix.run import MatrixResult
+from pyggml.matrix.verdict import BAD, NOT_RUN, VERDICTS, MatrixRow
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,17 +32,17 @@ _COLOURS = {**dict.fromkeys(BAD, "red"), **dict.fromkeys(NOT_RUN, "yellow"), "fi
 _MOST_NAMES = 12
 
 
-def exit_code(records: Iterable[Record]) -> int:
+def exit_code(records: Iterable[MatrixRow]) -> int:
     """1 if anything is not as it should be, else 0."""
     return int(any(record.bad for record in records))
 
 
-def ordered(records: Iterable[Record]) -> list[Record]:
+def ordered(records: Iterable[MatrixRow]) -> list[MatrixRow]:
     """The worst first; those of one kind as they were."""
     return sorted(records, key=lambda record: VERDICTS.index(record.verdict))
 
 
-def shown(records: Iterable[Record], everything: bool) -> list[Record]:
+def shown(records: Iterable[MatrixRow], everything: bool) -> list[MatrixRow]:
     """The rows of the table, in order: what is bad; and with `everything` all.
 
     What fails on the CPU already, and for the same reason on devices, is one row.
@@ -58,7 +58,7 @@ def shown(records: Iterable[Record], everything: bool) -> list[Record]:
     ]
 
 
-def line_of(record: Record) -> str:
+def line_of(record: MatrixRow) -> str:
     """A row in one line of text."""
     run = record.case.run
     words = f"{run.name} ({run.configuration()}): {WORDS[record.verdict]}"
@@ -66,7 +66,7 @@ def line_of(record: Record) -> str:
     return f"{words}: {reason}" if reason else words
 
 
-def print_result(result: Result, console: Console, everything: bool = False) -> None:
+def print_result(result: MatrixResult, console: Console, everything: bool = False) -> None:
     """The table, what is unsupported and why, and the counts."""
     rows = shown(result.records, everything)
     if rows:
@@ -95,7 +95,7 @@ def print_result(result: Result, console: Console, everything: bool = False) -> 
         console.print(f"{configuration}: {told}", markup=False, highlight=False)
 
 
-def summary(result: Result) -> str:
+def summary(result: MatrixResult) -> str:
     """The last line."""
     models = len({record.case.run.model for record in result.records})
     judged = [record for record in result.records if record.case.judged and record.case.cpu is not None]
@@ -106,7 +106,7 @@ def summary(result: Result) -> str:
     return f"{models} models, {len(judged)} rows, {result.runs} runs in {result.seconds:.0f} s: {end}"
 
 
-def document(result: Result) -> dict[str, Any]:
+def document(result: MatrixResult) -> dict[str, Any]:
     """For `--json`: the options, the counts and a record of every case, the worst first."""
     grid = result.grid
     counts = Counter(record.verdict for record in result.records if record.case.judged)
@@ -125,7 +125,7 @@ def document(result: Result) -> dict[str, Any]:
     }
 
 
-def _record(record: Record) -> dict[str, Any]:
+def _record(record: MatrixRow) -> dict[str, Any]:
     run = record.case.run
     return {
         "model": str(run.model),
@@ -159,7 +159,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _table(rows: Sequence[Record], against: str | None) -> RenderableType:
+def _table(rows: Sequence[MatrixRow], against: str | None) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -180,22 +180,22 @@ def _table(rows: Sequence[Record], against: str | None) -> RenderableType:
     return table
 
 
-def _cell(record: Record, against: str) -> str:
+def _cell(record: MatrixRow, against: str) -> str:
     check = record.check(against)
     if check is None or check.nmse is None:
         return "" if check is None or check.verdict in BAD else check.verdict
     return "=" if not check.differing else f"{check.nmse:.1e}"
 
 
-def _where(record: Record) -> str:
+def _where(record: MatrixRow) -> str:
     return f"({record.phase})" if record.phase else ""
 
 
-def _is_end(record: Record) -> bool:
+def _is_end(record: MatrixRow) -> bool:
     return record.verdict in ("died", "hung", "failed")
 
 
-def _not_run(records: Iterable[Record], verdict: str) -> list[tuple[str, list[str]]]:
+def _not_run(records: Iterable[MatrixRow], verdict: str) -> list[tuple[str, list[str]]]:
     """Names by reason, most first."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
@@ -212,7 +212,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _numb(records: Iterable[Record], bound: float) -> list[str]:
+def _numb(records: Iterable[MatrixRow], bound: float) -> list[str]:
     """Models of compared rows that the bound could not catch with any cache."""
     found = {
         record.case.run.name: None
@@ -225,7 +225,7 @@ def _numb(records: Iterable[Record], bound: float) -> list[str]:
     return list(found)
 
 
-def _by_configuration(records: Iterable[Record]) -> list[tuple[str, Counter[str]]]:
+def _by_configuration(records: Iterable[MatrixRow]) -> list[tuple[str, Counter[str]]]:
     found: dict[str, Counter[str]] = {}
     for record in records:
         if record.case.judged:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyggml.builder.record import Build
 from pyggml.matrix.cases import Case, Grid, Run, expand
-from pyggml.matrix.judge import Record, judge
-from pyggml.matrix.outcome import Outcome
-from pyggml.matrix.pool import Pool
+from pyggml.matrix.run_outcome import RunOutcome
+from pyggml.matrix.verdict import MatrixRow, judge
+from pyggml.matrix.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Progress:
+class MatrixProgress:
     """How far it is: runs of all, and the cases judged since the last time."""
 
     done: int
     total: int
-    records: tuple[Record, ...]
+    records: tuple[MatrixRow, ...]
 
 
 @dataclass(frozen=True)
-class Result:
+class MatrixResult:
     """All rows, in the order of the grid."""
 
     grid: Grid
-    records: tuple[Record, ...]
+    records: tuple[MatrixRow, ...]
     runs: int
     seconds: float
 
@@ -46,8 +46,8 @@ def run_matrix(
     builds: Mapping[str, Build],
     jobs: int,
     timeout: float,
-    report: Callable[[Progress], None] = lambda progress: None,
-) -> Result:
+    report: Callable[[MatrixProgress], None] = lambda progress: None,
+) -> MatrixResult:
     """Run everything.
 
     Args:
@@ -66,15 +66,15 @@ def run_matrix(
     done = 0
     with tempfile.TemporaryDirectory(prefix="pyggml-matrix-") as scratch:
 
-        def finished(outcome: Outcome) -> None:
+        def finished(outcome: RunOutcome) -> None:
             nonlocal done
             done += 1
-            report(Progress(done, len(runs), waiting.finish(outcome)))
+            report(MatrixProgress(done, len(runs), waiting.finish(outcome)))
 
-        with Pool(builds, jobs, timeout, Path(scratch)) as pool:
+        with WorkerPool(builds, jobs, timeout, Path(scratch)) as pool:
             pool.submit(runs, finished)
     records = tuple(waiting.records[case] for case in cases)
-    return Result(grid, records, len(runs), time.monotonic() - start)
+    return MatrixResult(grid, records, len(runs), time.monotonic() - start)
 
 
 class _Waiting:
@@ -97,14 +97,14 @@ class _Waiting:
         for case, needed in self._needs.items():
             for run in needed:
                 self._of_run.setdefault(run, []).append(case)
-        self._outcomes: dict[Run, Outcome] = {}
-        self.records: dict[Case, Record] = {}
+        self._outcomes: dict[Run, RunOutcome] = {}
+        self.records: dict[Case, MatrixRow] = {}
 
     def _ordered(self, case: Case) -> tuple[Run, ...]:
         there = () if self._against is None else (case.elsewhere(self._against).run,)
         return (case.run, *there)
 
-    def finish(self, outcome: Outcome) -> tuple[Record, ...]:
+    def finish(self, outcome: RunOutcome) -> tuple[MatrixRow, ...]:
         """Take an outcome; the rows that it completes."""
         self._outcomes[outcome.run] = outcome
         found = []

@@ -1,7 +1,7 @@
 """A process that has loaded a build, and forks a process of its own for every case.
 
 Starting Python and loading a build takes ten times as long as a tiny model does; a fork has both already.
-It reads jobs (measure.to_job) from standard input, one a line, and answers each with a line on standard
+It reads jobs (model_run.to_job) from standard input, one a line, and answers each with a line on standard
 output: `{"status": exit status or minus the signal, "hung": bool, "seconds": ..., "told": [...]}`. `told` is
 what the case's process said: `{"phase": ...}`, at the end `{"done": {...}}`, `{"refused": message}` or
 `{"error": traceback}`. The first line of all is `{"ready": true}`, or `{"error": message, "hint": ...}`.
@@ -59,7 +59,7 @@ def main(directory: str, scratch: str) -> None:
 
 def _load(directory: Path) -> Bindings:
     # numpy and all else that a case needs is imported by this, once.
-    import pyggml.matrix.measure  # noqa: F401
+    import pyggml.matrix.model_run  # noqa: F401
     from pyggml.llama.library import library
     from pyggml.native.load import build_in, load
 
@@ -73,7 +73,7 @@ def _answer(document: dict[str, Any]) -> None:
 
 
 def _serve(bindings: Bindings, line: bytes) -> dict[str, Any]:
-    from pyggml.matrix.measure import from_job
+    from pyggml.matrix.model_run import from_job
 
     run, out, said, timeout = from_job(line)
     told, telling = os.pipe()
@@ -132,18 +132,18 @@ def _case(bindings: Bindings, run: Run, out: Path, said: Path, telling: int) -> 
         def tell(**content: Any) -> None:
             os.write(telling, json.dumps(content).encode() + b"\n")
 
-        status = _measure(bindings, run, out, tell)
+        status = _run_case(bindings, run, out, tell)
     finally:
         # Nothing of the parent's is to be flushed or cleaned up by the child.
         os._exit(status)
 
 
-def _measure(bindings: Bindings, run: Run, out: Path, tell: Any) -> int:
+def _run_case(bindings: Bindings, run: Run, out: Path, tell: Any) -> int:
     from pyggml.errors import PyggmlError
-    from pyggml.matrix.measure import measure
+    from pyggml.matrix.model_run import compute_logits
 
     try:
-        about = measure(bindings, run, out, lambda text: tell(phase=text))
+        about = compute_logits(bindings, run, out, lambda text: tell(phase=text))
     except PyggmlError as error:
         tell(refused=error.message)
         return 3

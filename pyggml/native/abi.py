@@ -17,7 +17,7 @@ SECTIONS = ("functions", "structs", "vtables", "enums", "constants", "typedefs")
 
 
 @dataclass(frozen=True)
-class Change:
+class AbiChange:
     """One difference.
 
     Attributes:
@@ -86,37 +86,37 @@ def read_abi(path: Path) -> dict[str, Any]:
     raise UsageError(f"{file} is not an ABI description of this version", "Make it again: pyggml build")
 
 
-def diff_abi(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
+def diff_abi(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[AbiChange, ...]:
     """What a program compiled against `before` finds different in `after`, section by section, by name.
 
     Headers that only moved a declaration and names of parameters make no difference.
     """
-    changes: list[Change] = []
+    changes: list[AbiChange] = []
     for section in SECTIONS:
         old, new = before[section], after[section]
         singular = section.removesuffix("s")
         for name in sorted({*old, *new}):
             if name not in new:
-                changes.append(Change(singular, name, "removed", None, _whole(section, old[name]), None))
+                changes.append(AbiChange(singular, name, "removed", None, _whole(section, old[name]), None))
             elif name not in old:
-                changes.append(Change(singular, name, "added", None, None, _whole(section, new[name])))
+                changes.append(AbiChange(singular, name, "added", None, None, _whole(section, new[name])))
             else:
                 changes += _inside(section, singular, name, old[name], new[name])
     return tuple(changes)
 
 
-def _inside(section: str, singular: str, name: str, old: Any, new: Any) -> Iterator[Change]:
+def _inside(section: str, singular: str, name: str, old: Any, new: Any) -> Iterator[AbiChange]:
     if section in ("constants", "typedefs", "functions"):
         if _whole(section, old) != _whole(section, new):
-            yield Change(singular, name, "changed", None, _whole(section, old), _whole(section, new))
+            yield AbiChange(singular, name, "changed", None, _whole(section, old), _whole(section, new))
         return
     a, b = _members(section, old), _members(section, new)
     for member in [*a, *(one for one in b if one not in a)]:
         if a.get(member) != b.get(member):
             what = "removed" if member not in b else "added" if member not in a else "changed"
-            yield Change(singular, name, what, member, a.get(member), b.get(member))
+            yield AbiChange(singular, name, what, member, a.get(member), b.get(member))
     if section == "structs" and old["size"] != new["size"]:
-        yield Change(
+        yield AbiChange(
             singular, name, "changed", None, f"{old['size']} bytes in all", f"{new['size']} bytes in all"
         )
 

@@ -28,7 +28,7 @@ _NAME_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Record:
+class LedgerRecord:
     """One event, as `struct pyggml_vdev_record` in words.
 
     Attributes:
@@ -60,7 +60,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Change:
+class LedgerDifference:
     """A difference between two ledgers: one group that moves something else, or in other portions.
 
     Attributes:
@@ -134,7 +134,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.array)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[LedgerRecord]:
         return iter(self.records())
 
     @property
@@ -220,7 +220,7 @@ class Ledger:
                 totals[group] = totals.get(group, 0) + number
         return totals
 
-    def diff(self, other: Ledger) -> list[Change]:
+    def diff(self, other: Ledger) -> list[LedgerDifference]:
         """Where `other` moves something else; groups of kind, device and tensor, in order of appearance."""
         groups: tuple[GroupKey, ...] = ("kind", "device", "tensor")
         ours, theirs = self.sums(*groups, of="count"), other.sums(*groups, of="count")
@@ -231,13 +231,13 @@ class Ledger:
             moved = (our_bytes.get(group, 0), their_bytes.get(group, 0))
             if count[0] != count[1] or moved[0] != moved[1]:
                 kind, device, tensor = group
-                changes.append(Change(kind, device, tensor, count, moved))
+                changes.append(LedgerDifference(kind, device, tensor, count, moved))
         return changes
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LedgerRecord]:
         """All records as Python objects."""
         return [
-            Record(
+            LedgerRecord(
                 sequence=sequence,
                 kind=KINDS[kind],
                 device=self._device_name(device),

@@ -55,7 +55,7 @@ OPTIONS: dict[str, Any] = {
 _DROPPED = ("lfplugin", "nfplugin", "faulthandler")
 
 
-class Isolated:
+class IsolatedRun:
     """Picks the one test out of what is collected and tells, one JSON document a line:
 
     `{"kind": "start"}`, the test begins; `{"kind": "phase", "when": ..., "written": {output: bytes}}`,
@@ -74,7 +74,7 @@ class Isolated:
         document = json.dumps({"kind": kind, **content}, default=str)
         os.write(self._told, document.encode("utf-8", "surrogatepass") + b"\n")
 
-    def expect(self, expected: expectation.Expected | None) -> None:
+    def expect(self, expected: expectation.ExpectedAbort | None) -> None:
         self.tell("expect", expect=None if expected is None else {"match": expected.match})
 
     def _written(self) -> dict[str, int]:
@@ -216,6 +216,6 @@ def run(job: dict[str, Any]) -> int:
     # pyggml is imported before pytest could rewrite its asserts; it has none that tests should see.
     quiet = "ignore:Module already imported so cannot be rewritten; pyggml"
     arguments[end:end] = ["--capture=no", "-W", quiet]
-    plugin = Isolated(job)
+    plugin = IsolatedRun(job)
     expectation.listen(plugin.expect)
     return int(pytest.main(arguments, plugins=[plugin]))

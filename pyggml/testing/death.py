@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyggml.testing.process import REACH_SECONDS, Ended
+from pyggml.testing.process import REACH_SECONDS, EndedProcess
 
 STACKS = "Python stack"
 """Begins what pyggml.native.logs.last_words writes after the assertion's text."""
@@ -51,7 +51,7 @@ class Death:
         return self.name == "SIGABRT"
 
 
-def death_of(ended: Ended, timeout: float | None, finished: bool) -> Death | None:
+def death_of(ended: EndedProcess, timeout: float | None, finished: bool) -> Death | None:
     """How the process died; None if it did what it should.
 
     Args:
@@ -84,7 +84,7 @@ def death_of(ended: Ended, timeout: float | None, finished: bool) -> Death | Non
     return Death(name, reason, text, frames)
 
 
-def _assertion(ended: Ended) -> str | None:
+def _assertion(ended: EndedProcess) -> str | None:
     told = ended.abort.partition("\n" + STACKS)[0].strip()
     if told:
         return told

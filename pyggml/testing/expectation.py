@@ -15,7 +15,7 @@ class ProcessDiedError(Exception):
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedAbort:
     """An abort whose text the regular expression finds something in; None for any abort."""
 
     match: str | None
@@ -24,7 +24,7 @@ class Expected:
         return "an abort" if self.match is None else f"an abort matching {self.match!r}"
 
 
-Listener = Callable[[Expected | None], None]
+Listener = Callable[[ExpectedAbort | None], None]
 _listener: Listener | None = None
 
 
@@ -53,7 +53,7 @@ def expects_abort(match: str | None = None) -> Iterator[None]:
     Raises:
         pytest.UsageError: the test is not isolated: its abort would end the whole run.
     """
-    expected = Expected(match)
+    expected = ExpectedAbort(match)
     if match is not None:
         re.compile(match)
     if _listener is None:

@@ -66,7 +66,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     from pyggml.testing import process, reports
 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    ended: list[process.Ended] = []
+    ended: list[process.EndedProcess] = []
 
     def run() -> list[pytest.TestReport]:
         timeout = _timeout(item)
@@ -128,7 +128,7 @@ def _timeout(item: pytest.Item) -> float | None:
 
 
 def _job(item: pytest.Item, timeout: float | None) -> Any:
-    from pyggml.testing.process import Job
+    from pyggml.testing.process import IsolatedJob
 
     config = item.config
     target = str(item.path)
@@ -142,7 +142,7 @@ def _job(item: pytest.Item, timeout: float | None) -> Any:
         import execnet
 
         worker = execnet.dumps(config.workerinput).hex()
-    return Job(
+    return IsolatedJob(
         arguments=[str(argument) for argument in config.invocation_params.args],
         directory=config.invocation_params.dir,
         target=target,

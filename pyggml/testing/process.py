@@ -31,7 +31,7 @@ LONGEST_OUTPUT = 1 << 20
 
 
 @dataclass(frozen=True)
-class Job:
+class IsolatedJob:
     """What the process shall do.
 
     Attributes:
@@ -57,14 +57,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedProcess:
     """What is left of it.
 
     Attributes:
         status: exit status; the negative number of a signal that killed it.
         overdue: it had to be killed.
         began, seconds: when it was started (since the epoch) and how long it lived.
-        messages: see child.Isolated.
+        messages: see child.IsolatedRun.
         abort: what pyggml.native wrote when an assertion failed.
         fault: what faulthandler wrote.
         outputs: `stdout`, `stderr` (unless inherited) and `log`, of the last phase of the test.
@@ -80,7 +80,7 @@ class Ended:
     outputs: dict[str, str]
 
 
-def run(job: Job) -> Ended:
+def run(job: IsolatedJob) -> EndedProcess:
     """Run the job. Nothing that it started outlives it.
 
     Raises:
@@ -138,7 +138,7 @@ def run(job: Job) -> Ended:
         messages = _messages(told)
         phases = [message for message in messages if message["kind"] == "phase"]
         since = phases[-1]["written"] if phases else {}
-        return Ended(
+        return EndedProcess(
             status,
             overdue,
             began,

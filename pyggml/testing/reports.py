@@ -15,8 +15,8 @@ from _pytest._code.code import ReprEntry, ReprExceptionInfo, ReprFileLocation, R
 from _pytest.skipping import evaluate_xfail_marks
 
 from pyggml.testing.death import Death, Frame, death_of
-from pyggml.testing.expectation import Expected, ProcessDiedError
-from pyggml.testing.process import Ended
+from pyggml.testing.expectation import ExpectedAbort, ProcessDiedError
+from pyggml.testing.process import EndedProcess
 
 Phase = Literal["setup", "call", "teardown"]
 
@@ -29,7 +29,7 @@ def to_document(config: pytest.Config, report: pytest.TestReport) -> dict[str, A
     return cast("dict[str, Any]", config.hook.pytest_report_to_serializable(config=config, report=report))
 
 
-def reports_of(item: pytest.Item, ended: Ended, timeout: float | None) -> list[pytest.TestReport]:
+def reports_of(item: pytest.Item, ended: EndedProcess, timeout: float | None) -> list[pytest.TestReport]:
     """Reports of setup, call and teardown, as far as it got; the last one is always of the teardown.
 
     Args:
@@ -55,7 +55,7 @@ def reports_of(item: pytest.Item, ended: Ended, timeout: float | None) -> list[p
     return told
 
 
-def warn(item: pytest.Item, ended: Ended) -> None:
+def warn(item: pytest.Item, ended: EndedProcess) -> None:
     """Hand on the warnings that the test caused."""
     for message in ended.messages:
         if message["kind"] == "warning":
@@ -94,15 +94,15 @@ def _from_document(item: pytest.Item, document: dict[str, Any]) -> pytest.TestRe
     return cast("pytest.TestReport", report)
 
 
-def _phase(ended: Ended) -> Phase:
+def _phase(ended: EndedProcess) -> Phase:
     phases = [message["when"] for message in ended.messages if message["kind"] == "phase"]
     return cast("Phase", phases[-1]) if phases else "setup"
 
 
-def _last(item: pytest.Item, ended: Ended, death: Death, when: Phase) -> pytest.TestReport:
+def _last(item: pytest.Item, ended: EndedProcess, death: Death, when: Phase) -> pytest.TestReport:
     """The report of the phase in which the process died."""
     expectations = [message["expect"] for message in ended.messages if message["kind"] == "expect"]
-    expected = Expected(**expectations[-1]) if expectations and expectations[-1] else None
+    expected = ExpectedAbort(**expectations[-1]) if expectations and expectations[-1] else None
     if expected is not None and death.aborted and re.search(expected.match or "", death.text or ""):
         return _report(item, when, "passed", ended)
     instead = None
@@ -128,7 +128,7 @@ def _report(
     item: pytest.Item,
     when: Phase,
     outcome: Literal["passed", "failed"],
-    ended: Ended,
+    ended: EndedProcess,
     longrepr: ReprExceptionInfo | str | None = None,
 ) -> pytest.TestReport:
     sections = [(f"Captured {name} {when}", text) for name, text in ended.outputs.items() if text]

@@ -1,6 +1,6 @@
 """The first lines of an isolated test's process; run as a script, before anything else is imported.
 
-usage: start.py DESCRIPTOR, of the job as JSON (see process.Job).
+usage: start.py DESCRIPTOR, of the job as JSON (see process.IsolatedJob).
 """
 
 import faulthandler

@@ -17,7 +17,7 @@ from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.ggml import Device, VirtualDevices
 from pyggml.matrix.cases import Grid
-from pyggml.matrix.run import Result, run_matrix
+from pyggml.matrix.run import MatrixResult, run_matrix
 from pyggml.native.cuda import BACKEND, find_cuda_build, open_cuda, why_no_device
 from pyggml.native.load import active_build, build_in, load
 from pyggml.native.programs import seen_devices
@@ -106,10 +106,10 @@ def devices(pyggml_build: Build, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
 
 @pytest.fixture
-def matrix(pyggml_build: Build) -> Callable[..., Result]:
+def matrix(pyggml_build: Build) -> Callable[..., MatrixResult]:
     """`matrix(model, devices=(2,), ...)` on CUDA devices, two cases at a time."""
 
-    def run(*models: Path, timeout: float = 120, **options: Any) -> Result:
+    def run(*models: Path, timeout: float = 120, **options: Any) -> MatrixResult:
         grid = Grid(build="this", cuda=not rehearsal(), **options)
         return run_matrix(grid, models, {"this": pyggml_build}, 2, timeout)
 

@@ -13,7 +13,7 @@ import pytest
 
 from pyggml.builder.record import Build
 from pyggml.matrix.report import line_of
-from pyggml.matrix.run import Result
+from pyggml.matrix.run import MatrixResult
 from pyggml.native.cuda import BACKEND
 from pyggml.native.programs import seen_devices
 from tests.gpu.conftest import rehearsal
@@ -21,10 +21,10 @@ from tests.gpu.conftest import rehearsal
 pytestmark = pytest.mark.gpu
 
 Lively = Callable[[str], Path]
-Matrix = Callable[..., Result]
+Matrix = Callable[..., MatrixResult]
 
 
-def check(result: Result) -> None:
+def check(result: MatrixResult) -> None:
     bad = [line_of(record) for record in result.records if record.bad]
     assert not bad, "\n".join(bad)
     assert any(record.verdict in ("within", "identical") for record in result.records)

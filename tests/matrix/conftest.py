@@ -13,10 +13,10 @@ import pytest
 
 from pyggml.builder.record import Build
 from pyggml.matrix.cases import Case, Grid, Run
-from pyggml.matrix.lively import lively_models
-from pyggml.matrix.outcome import Outcome
-from pyggml.matrix.run import Result, run_matrix
-from pyggml.matrix.work import Work
+from pyggml.matrix.run import MatrixResult, run_matrix
+from pyggml.matrix.run_outcome import RunOutcome
+from pyggml.matrix.scaled_weights import scaled_models
+from pyggml.matrix.workload import Workload
 from pyggml.models.tiny import tiny_models
 
 Floats = npt.NDArray[np.float32]
@@ -35,7 +35,7 @@ CPU = Run(
     flash_attn="auto",
     swa_full=False,
     poison=True,
-    work=Work(prompt=2, steps=1),
+    work=Workload(prompt=2, steps=1),
 )
 DEVICE = replace(CPU, devices=2, split_mode="tensor", kv="device")
 HOST = replace(DEVICE, kv="host")
@@ -53,16 +53,18 @@ class Stage:
     """Outcomes by run, and the logits that their files would hold."""
 
     def __init__(self) -> None:
-        self.outcomes: dict[Run, Outcome] = {}
+        self.outcomes: dict[Run, RunOutcome] = {}
         self._logits: dict[Path, Floats] = {}
 
     def done(self, run: Run, logits: Floats = LOGITS, **about: Any) -> None:
         path = Path(f"{len(self._logits)}.npy")
         self._logits[path] = logits
-        self.outcomes[run] = Outcome(run, "done", 0.1, logits=path, about=about)
+        self.outcomes[run] = RunOutcome(run, "done", 0.1, logits=path, about=about)
 
     def ended(self, run: Run, kind: str, reason: str, supported: bool = True) -> None:
-        self.outcomes[run] = Outcome(run, kind, 0.1, reason=reason, phase="step 1 of 1", supported=supported)
+        self.outcomes[run] = RunOutcome(
+            run, kind, 0.1, reason=reason, phase="step 1 of 1", supported=supported
+        )
 
     def load(self, path: Path) -> Floats:
         return self._logits[path]
@@ -79,16 +81,16 @@ def lively(pyggml_build: Build, tmp_path_factory: pytest.TempPathFactory) -> Cal
     place = tmp_path_factory.mktemp("tiny")
 
     def path(arch: str) -> Path:
-        return lively_models(sorted(tiny_models(pyggml_build, arch, place=place).files)[:1])[0]
+        return scaled_models(sorted(tiny_models(pyggml_build, arch, place=place).files)[:1])[0]
 
     return path
 
 
 @pytest.fixture
-def matrix(pyggml_build: Build) -> Callable[..., Result]:
+def matrix(pyggml_build: Build) -> Callable[..., MatrixResult]:
     """`matrix(model, devices=(2,), ...)`: run it on one job."""
 
-    def run(*models: Path, timeout: float = 120, **options: Any) -> Result:
+    def run(*models: Path, timeout: float = 120, **options: Any) -> MatrixResult:
         grid = Grid(build="this", **options)
         return run_matrix(grid, models, {"this": pyggml_build}, 1, timeout)
 

@@ -8,7 +8,7 @@ import pytest
 
 from pyggml.errors import UsageError
 from pyggml.matrix.cases import Case, Grid, expand
-from pyggml.matrix.work import Work
+from pyggml.matrix.workload import Workload
 
 A, B = Path("a.gguf"), Path("b.gguf")
 
@@ -71,7 +71,7 @@ def test_splits_decide_how_many_devices() -> None:
         ({"splits": ((1, -1),)}, "0 or more"),
         ({"streams": (0,)}, "1 to 256"),
         ({"streams": (257,)}, "1 to 256"),
-        ({"streams": (4,), "work": Work(batch=3)}, "no room for a token of each of 4"),
+        ({"streams": (4,), "work": Workload(batch=3)}, "no room for a token of each of 4"),
         ({"bound": float("nan")}, "--bound is nan"),
         ({"against": "this"}, "is the build itself"),
         ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "nothing to lay out per stream"),

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.matrix.judge import Record
-from pyggml.matrix.run import Result
-from pyggml.matrix.work import Work
+from pyggml.matrix.run import MatrixResult
+from pyggml.matrix.verdict import MatrixRow
+from pyggml.matrix.workload import Workload
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
 
 pytestmark = pytest.mark.native
 
 Lively = Callable[[str], Path]
-Matrix = Callable[..., Result]
+Matrix = Callable[..., MatrixResult]
 
 
-def rows(result: Result) -> dict[str, Record]:
+def rows(result: MatrixResult) -> dict[str, MatrixRow]:
     """Each by its configuration; of one model."""
     return {record.case.run.configuration(): record for record in result.records}
 
@@ -70,7 +70,7 @@ def test_alibi_is_the_same_on_several_devices(lively: Lively, matrix: Matrix) ->
 
 
 def test_batches_shift_and_quantised_cache(lively: Lively, matrix: Matrix) -> None:
-    work = Work(prompt=40, batch=16, shift=8)
+    work = Workload(prompt=40, batch=16, shift=8)
     found = rows(matrix(lively("llama"), kv=("device",), kv_types=("f16", "q8_0"), streams=(2,), work=work))
     for kv_type in ("f16", "q8_0"):
         assert found[f"tensor 2 device {kv_type} 2 streams"].verdict == "within"
@@ -80,7 +80,7 @@ def test_batches_shift_and_quantised_cache(lively: Lively, matrix: Matrix) -> No
 
 @pytest.mark.parametrize("arch", ["llama", "gemma2"])
 def test_a_cache_per_stream_has_the_bits_of_the_one_tensor(lively: Lively, matrix: Matrix, arch: str) -> None:
-    work = Work(shift=3)
+    work = Workload(shift=3)
     result = matrix(
         lively(arch), streams=(3,), layouts=("one", "per-stream"), split_modes=("layer", "tensor"), work=work
     )
@@ -143,7 +143,7 @@ def test_a_device_without_a_share_is_a_row(matrix: Matrix, tmp_path: Path) -> No
 
 def test_a_hang_costs_only_its_case(matrix: Matrix, tmp_path: Path) -> None:
     result = matrix(
-        shaped(tmp_path / "m.gguf"), kv=("device",), timeout=0.001, work=Work(prompt=4000, steps=0)
+        shaped(tmp_path / "m.gguf"), kv=("device",), timeout=0.001, work=Workload(prompt=4000, steps=0)
     )
     assert {record.verdict for record in result.records} == {"hung"}
 
@@ -163,18 +163,18 @@ def test_a_hang_costs_only_its_case(matrix: Matrix, tmp_path: Path) -> None:
 def test_whatever_a_case_does_is_its_row_alone(
     matrix: Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, verdict: str, words: str
 ) -> None:
-    from pyggml.matrix import pool
+    from pyggml.matrix import worker_pool
 
     only_here = f"if run.devices: {does}"
     changed = (
-        "import os, time, pyggml.matrix.measure as m\n"
-        "was = m.measure\n"
-        f"def measure(bindings, run, *rest):\n    {only_here}\n    return was(bindings, run, *rest)\n"
-        "m.measure = measure\n"
+        "import os, time, pyggml.matrix.model_run as m\n"
+        "was = m.compute_logits\n"
+        f"def compute_logits(bindings, run, *rest):\n    {only_here}\n    return was(bindings, run, *rest)\n"
+        "m.compute_logits = compute_logits\n"
     )
-    first, _, last = pool._START.partition("; ")
+    first, _, last = worker_pool._START.partition("; ")
     load, _, serve = last.partition("; ")
-    monkeypatch.setattr(pool, "_START", f"{first}; {load}\n{changed}{serve}")
+    monkeypatch.setattr(worker_pool, "_START", f"{first}; {load}\n{changed}{serve}")
     a, b = (shaped(tmp_path / f"{name}.gguf") for name in "ab")
     records = matrix(a, b, kv=("device",), timeout=2).records
     # Of both models; the reference after a death is as good as the one before it.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.matrix.judge import Record
-from pyggml.matrix.run import Result
+from pyggml.matrix.run import MatrixResult
+from pyggml.matrix.verdict import MatrixRow
 from pyggml.models.make import make_llama
 from pyggml.models.shape import ModelShape
 
@@ -17,10 +17,10 @@ from .grouped import with_grouped_v_heads
 pytestmark = pytest.mark.native
 
 Lively = Callable[[str], Path]
-Matrix = Callable[..., Result]
+Matrix = Callable[..., MatrixResult]
 
 
-def rows(result: Result) -> dict[str, Record]:
+def rows(result: MatrixResult) -> dict[str, MatrixRow]:
     """Each by its configuration; of one model."""
     return {record.case.run.configuration(): record for record in result.records}
 

@@ -12,25 +12,25 @@ import pytest
 from rich.console import Console
 
 from pyggml.matrix.cases import Case, Grid
-from pyggml.matrix.judge import BAD, VERDICTS, Check, Record
 from pyggml.matrix.report import document, exit_code, ordered, print_result, shown, summary
-from pyggml.matrix.run import Result
+from pyggml.matrix.run import MatrixResult
+from pyggml.matrix.verdict import BAD, VERDICTS, MatrixRow, RowCheck
 
 from .conftest import ON_DEVICES, REFERENCE
 
 
-def row(verdict: str, name: str = "llama-dense", case: Case = ON_DEVICES, **options: object) -> Record:
+def row(verdict: str, name: str = "llama-dense", case: Case = ON_DEVICES, **options: object) -> MatrixRow:
     model = Path(f"{name}.gguf")
     run = replace(case.run, model=model)
     cpu = None if case.cpu is None else replace(case.cpu, model=model)
     reason = str(options.pop("reason", f"because {verdict}" if verdict in BAD else ""))
-    return Record(Case(run, cpu, None, case.judged), verdict, reason, (), 0.1, **options)  # type: ignore[arg-type]
+    return MatrixRow(Case(run, cpu, None, case.judged), verdict, reason, (), 0.1, **options)  # type: ignore[arg-type]
 
 
-def printed(*records: Record, everything: bool = False) -> str:
+def printed(*records: MatrixRow, everything: bool = False) -> str:
     console = Console(file=io.StringIO(), width=500)
     with console.capture() as captured:
-        print_result(Result(Grid("this"), records, len(records), 1.0), console, everything)
+        print_result(MatrixResult(Grid("this"), records, len(records), 1.0), console, everything)
     return captured.get()
 
 
@@ -88,7 +88,7 @@ def test_refused_layouts_are_grouped_and_pairs_that_cannot_be_are_told() -> None
     record = row("refused", "deepseek4-moe", reason="llama_kv_cache_dsv4 has no kv_per_stream layout")
     console = Console(file=io.StringIO(), width=500)
     with console.capture() as captured:
-        print_result(Result(grid, (record,), 1, 1.0), console)
+        print_result(MatrixResult(grid, (record,), 1, 1.0), console)
     assert "1 refused: llama_kv_cache_dsv4 has no kv_per_stream layout: deepseek4-moe" in captured.get()
     assert (
         "not run: per-stream with a unified cache of 2, 4 sequences, which has one stream" in captured.get()
@@ -108,8 +108,8 @@ def test_brackets_in_reasons_are_text() -> None:
 
 
 def test_the_last_line() -> None:
-    def last(*records: Record) -> str:
-        return summary(Result(Grid("this"), records, 2, 61.0))
+    def last(*records: MatrixRow) -> str:
+        return summary(MatrixResult(Grid("this"), records, 2, 61.0))
 
     assert last(row("reference", case=REFERENCE), row("within")).endswith(
         "1 rows, 2 runs in 61 s: nothing is wrong"
@@ -119,9 +119,9 @@ def test_the_last_line() -> None:
 
 
 def test_the_document_is_json_whatever_happened() -> None:
-    endless = replace(row("over"), checks=(Check("cpu", "over", nmse=float("inf")),))
+    endless = replace(row("over"), checks=(RowCheck("cpu", "over", nmse=float("inf")),))
     rows = [row("identical"), endless, row("died", case=replace(ON_DEVICES, judged=False))]
-    found = json.loads(json.dumps(document(Result(Grid("this"), tuple(rows), 3, 1.0)), allow_nan=False))
+    found = json.loads(json.dumps(document(MatrixResult(Grid("this"), tuple(rows), 3, 1.0)), allow_nan=False))
     assert not found["ok"]
     assert found["counts"] == {"over": 1, "identical": 1}
     assert [case["verdict"] for case in found["cases"]] == ["died", "over", "identical"]
@@ -137,8 +137,8 @@ def test_the_document_is_json_whatever_happened() -> None:
 
 def test_every_verdict_can_be_printed_beside_another_build() -> None:
     for verdict, checked in itertools.product(VERDICTS, VERDICTS):
-        record = replace(row(verdict), checks=(Check("other", checked),))
+        record = replace(row(verdict), checks=(RowCheck("other", checked),))
         console = Console(file=io.StringIO(), width=500)
         grid = Grid("this", against="other")
-        print_result(Result(grid, (record,), 1, 1.0), console, everything=True)
+        print_result(MatrixResult(grid, (record,), 1, 1.0), console, everything=True)
         assert f"{verdict} " in console.file.getvalue()  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pyggml.builder.record import Build
 from pyggml.cli.abi import abi
 from pyggml.errors import UsageError
-from pyggml.native.abi import Change, describe, diff_abi, read_abi
+from pyggml.native.abi import AbiChange, describe, diff_abi, read_abi
 from pyggml.native.declarations import declare
 from pyggml.native.preprocess import Line, Preprocessed
 
@@ -35,7 +35,7 @@ def described(text: str = HEADER, **macros: str) -> dict[str, Any]:
     return describe(declare(Preprocessed(lines, macros)), "v", "p")
 
 
-def changes(before: str, after: str) -> list[Change]:
+def changes(before: str, after: str) -> list[AbiChange]:
     assert before in HEADER
     return list(diff_abi(described(), described(HEADER.replace(before, after))))
 
@@ -69,10 +69,10 @@ def test_renamed_parameters_and_moved_declarations_are_no_difference() -> None:
 
 def test_a_new_field_shows_both_offsets_of_what_it_moves() -> None:
     assert changes("int64_t b; char c;", "int64_t n; int64_t b; char c;") == [
-        Change("struct", "struct thing", "changed", "b", "offset 8, int64_t", "offset 16, int64_t"),
-        Change("struct", "struct thing", "changed", "c", "offset 16, char", "offset 24, char"),
-        Change("struct", "struct thing", "added", "n", None, "offset 8, int64_t"),
-        Change("struct", "struct thing", "changed", None, "24 bytes in all", "32 bytes in all"),
+        AbiChange("struct", "struct thing", "changed", "b", "offset 8, int64_t", "offset 16, int64_t"),
+        AbiChange("struct", "struct thing", "changed", "c", "offset 16, char", "offset 24, char"),
+        AbiChange("struct", "struct thing", "added", "n", None, "offset 8, int64_t"),
+        AbiChange("struct", "struct thing", "changed", None, "24 bytes in all", "32 bytes in all"),
     ]
 
 
@@ -89,8 +89,8 @@ def test_a_new_slot_moves_the_slots_after_it() -> None:
         if one.section == "vtable"
     ]
     assert found == [
-        Change("vtable", "struct dev_i", "changed", "close", "slot 1", "slot 2"),
-        Change("vtable", "struct dev_i", "added", "flush", None, "slot 1"),
+        AbiChange("vtable", "struct dev_i", "changed", "close", "slot 1", "slot 2"),
+        AbiChange("vtable", "struct dev_i", "added", "flush", None, "slot 1"),
     ]
 
 

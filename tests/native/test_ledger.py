@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.native.ledger import KINDS, REFUSED, Change, Ledger, Record, record_dtype
+from pyggml.native.ledger import KINDS, REFUSED, Ledger, LedgerDifference, LedgerRecord, record_dtype
 
 HEADER = {"pyggml_vdev_ledger": 1, "devices": ["A", "B"]}
 
@@ -45,7 +45,7 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_a_line_becomes_a_record_with_every_field(ledger: Ledger) -> None:
     assert ledger.devices == ("A", "B")
     assert len(ledger) == 7
-    assert ledger.records()[3] == Record(
+    assert ledger.records()[3] == LedgerRecord(
         3, "set_2d", "B", None, "cache_k_l1", 64, 4, 8, 32, 0, False, False, False
     )
     assert ledger.records()[5].peer == "B"
@@ -88,9 +88,9 @@ def test_diff_names_only_what_differs(tmp_path: Path, ledger: Ledger) -> None:
         )
     )
     assert ledger.diff(other) == [
-        Change("set", "A", "blk.0.w", (1, 2), (10, 10)),
-        Change("set", "B", "blk.1.w", (1, 0), (20, 0)),
-        Change("get", "A", "new", (0, 1), (0, 3)),
+        LedgerDifference("set", "A", "blk.0.w", (1, 2), (10, 10)),
+        LedgerDifference("set", "B", "blk.1.w", (1, 0), (20, 0)),
+        LedgerDifference("get", "A", "new", (0, 1), (0, 3)),
     ]
     assert ledger.diff(ledger) == []
 

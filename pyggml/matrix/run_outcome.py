@@ -43,7 +43,7 @@ class Assertion:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes:
@@ -53,7 +53,7 @@ class Outcome:
         reason: a line; empty if done.
         phase: what it was doing.
         supported: False for a refusal that says that the model cannot be run so.
-        about: of the model, if done; see measure.measure.
+        about: of the model, if done; see model_run.compute_logits.
     """
 
     run: Run
@@ -67,7 +67,7 @@ class Outcome:
     about: dict[str, Any] | None = None
 
 
-def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeout: float) -> Outcome:
+def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeout: float) -> RunOutcome:
     """What the worker's answer and the output of the case say together.
 
     Args:
@@ -82,21 +82,21 @@ def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeou
     last = told[-1] if told else {}
     status = int(answer["status"])
     if answer["hung"]:
-        return Outcome(run, "hung", seconds, reason=f"no end after {timeout:g} s", phase=phase)
+        return RunOutcome(run, "hung", seconds, reason=f"no end after {timeout:g} s", phase=phase)
     if status < 0:
         assertion = _assertion(said) if -status == signal.SIGABRT else None
-        return Outcome(
+        return RunOutcome(
             run, "died", seconds, reason=_death(-status, assertion, said), phase=phase, assertion=assertion
         )
     if "done" in last and status == 0:
-        return Outcome(run, "done", seconds, logits=logits, phase=phase, about=last["done"])
+        return RunOutcome(run, "done", seconds, logits=logits, phase=phase, about=last["done"])
     if "refused" in last:
         reason = _short(last["refused"], run)
         supported = not _UNSUPPORTED.search(reason)
-        return Outcome(run, "refused", seconds, reason=reason, phase=phase, supported=supported)
+        return RunOutcome(run, "refused", seconds, reason=reason, phase=phase, supported=supported)
     lines = str(last.get("error", "")).strip().splitlines() or said.strip().splitlines()[-1:]
     reason = lines[-1] if lines else f"exit status {status}"
-    return Outcome(run, "failed", seconds, reason=reason, phase=phase)
+    return RunOutcome(run, "failed", seconds, reason=reason, phase=phase)
 
 
 def _death(number: int, assertion: Assertion | None, said: str) -> str:

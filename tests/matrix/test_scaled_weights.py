@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.matrix.lively import deviation, lively_models, make_lively, scaled
+from pyggml.matrix.scaled_weights import deviation, scaled, scaled_models, write_scaled
 
 
 def drawn(*shape: int, by: float = 0.01) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     source, target = tmp_path / "a.gguf", tmp_path / "lively" / "a.gguf"
     source.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(PyggmlError, match="cannot write"):
-        make_lively(source, target)
+        write_scaled(source, target)
     assert not target.exists() and list(target.parent.iterdir()) == []
 
 
@@ -68,12 +68,12 @@ def test_they_are_made_once_and_again_when_the_source_is_newer(tmp_path: Path) -
     from pyggml.models.shape import ModelShape
 
     source = make_llama(ModelShape(embd=64, k_size=16, ff=96, vocab=64), tmp_path / "a.gguf")
-    (target,) = lively_models([source])
+    (target,) = scaled_models([source])
     assert target.stat().st_size == source.stat().st_size
     first = target.stat().st_mtime_ns
-    assert lively_models([source]) == [target] and target.stat().st_mtime_ns == first
+    assert scaled_models([source]) == [target] and target.stat().st_mtime_ns == first
     import os
 
     os.utime(source, ns=(first + 1, first + 1))
-    lively_models([source])
+    scaled_models([source])
     assert target.stat().st_mtime_ns > first

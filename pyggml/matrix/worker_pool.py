@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.matrix.cases import Run
-from pyggml.matrix.outcome import Outcome, outcome_of
+from pyggml.matrix.run_outcome import RunOutcome, outcome_of
 from pyggml.processes import Child
 
 _START = (
@@ -31,7 +31,7 @@ _GRACE_SECONDS = 30.0
 _DROPPED = ("PYGGML_ABORT_FD", "PYGGML_ABORT_PID", "GGML_BACKEND_PATH")
 
 
-class Worker:
+class WorkerProcess:
     """A process of worker.main, for the cases of one build, one after the other."""
 
     def __init__(self, build: Build, scratch: Path, number: int) -> None:
@@ -58,9 +58,9 @@ class Worker:
             why, hint = (first["error"], first["hint"]) if first else (self._last_words(), None)
             raise PyggmlError(f"the build {build.record.variant} cannot be loaded: {why}", hint)
 
-    def serve(self, run: Run, out: Path, said: Path, timeout: float) -> Outcome | None:
+    def serve(self, run: Run, out: Path, said: Path, timeout: float) -> RunOutcome | None:
         """Run a case; None if the worker itself died."""
-        from pyggml.matrix.measure import to_job
+        from pyggml.matrix.model_run import to_job
 
         assert self._process.stdin is not None  # noqa: S101
         watch = threading.Timer(timeout + _GRACE_SECONDS, self._process.kill_group)
@@ -96,7 +96,7 @@ class Worker:
         return lines[-1] if lines else f"exit status {self._process.poll()}"
 
 
-class Pool:
+class WorkerPool:
     """Runs cases, in processes of their own, on several threads.
 
     Used as a context manager: at its end nothing that it started is left.
@@ -115,7 +115,7 @@ class Pool:
         self._scratch = scratch
         self._here = threading.local()
         self._lock = threading.Lock()
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerProcess] = []
         self._number = 0
         self._ending = False
         self._executor = ThreadPoolExecutor(jobs, thread_name_prefix="matrix")
@@ -134,7 +134,7 @@ class Pool:
             worker.close()
         self._executor.shutdown(wait=True)
 
-    def submit(self, runs: Iterable[Run], done: Callable[[Outcome], None]) -> None:
+    def submit(self, runs: Iterable[Run], done: Callable[[RunOutcome], None]) -> None:
         """Run them all, calling `done` in this thread as each ends.
 
         Raises:
@@ -142,12 +142,12 @@ class Pool:
         """
         from concurrent.futures import as_completed
 
-        futures: list[Future[Outcome]] = [self._executor.submit(self._run, run) for run in runs]
+        futures: list[Future[RunOutcome]] = [self._executor.submit(self._run, run) for run in runs]
         for future in as_completed(futures):
             with contextlib.suppress(CancelledError):
                 done(future.result())
 
-    def _run(self, run: Run) -> Outcome:
+    def _run(self, run: Run) -> RunOutcome:
         with self._lock:
             self._number += 1
             number = self._number
@@ -157,17 +157,17 @@ class Pool:
         if outcome is None and not self._ending:
             self._forget(run.build)
             why = "the process that starts the cases ended"
-            return Outcome(run, "failed", time.monotonic() - start, reason=why)
+            return RunOutcome(run, "failed", time.monotonic() - start, reason=why)
         said.unlink(missing_ok=True)
-        return outcome or Outcome(run, "failed", time.monotonic() - start, reason="stopped")
+        return outcome or RunOutcome(run, "failed", time.monotonic() - start, reason="stopped")
 
-    def _worker(self, build: str) -> Worker:
-        mine: dict[str, Worker] = self._here.__dict__.setdefault("workers", {})
+    def _worker(self, build: str) -> WorkerProcess:
+        mine: dict[str, WorkerProcess] = self._here.__dict__.setdefault("workers", {})
         if build not in mine:
             with self._lock:
                 self._number += 1
                 number = self._number
-            worker = Worker(self._builds[build], self._scratch, number)
+            worker = WorkerProcess(self._builds[build], self._scratch, number)
             with self._lock:
                 self._workers.append(worker)
             mine[build] = worker

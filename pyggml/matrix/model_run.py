@@ -26,8 +26,8 @@ _CELLS = 256
 """Caches are rounded up to it (llama_context::llama_context, src/llama-context.cpp)."""
 
 
-def measure(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, Any]:
-    """Compute a run and write its logits to `out` (.npy), rows as Work.rows has them.
+def compute_logits(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, Any]:
+    """Compute a run and write its logits to `out` (.npy), rows as Workload.rows has them.
 
     Args:
         phase: told what begins, for the case that it does not end.
@@ -41,7 +41,7 @@ def measure(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, 
     """
     devices: tuple[str, ...] = ()
     if run.devices:
-        devices = register(bindings, run)
+        devices = make_devices(bindings, run)
     phase("loading the model")
     model = Model.load(run.model, devices=devices, split_mode=run.split_mode, tensor_split=run.split)
     with model:
@@ -58,7 +58,7 @@ def measure(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dict[str, 
     return about
 
 
-def register(bindings: Bindings, run: Run) -> tuple[str, ...]:
+def make_devices(bindings: Bindings, run: Run) -> tuple[str, ...]:
     """The devices of a run, made in this process; their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
@@ -141,12 +141,12 @@ def to_job(run: Run, out: Path, said: Path, timeout: float) -> bytes:
 
 def from_job(line: bytes) -> tuple[Run, Path, Path, float]:
     """What to_job wrote."""
-    from pyggml.matrix.work import Work
+    from pyggml.matrix.workload import Workload
 
     job = json.loads(line)
     values = job["run"]
     values["model"] = _path(values["model"])
-    values["work"] = Work(**values["work"])
+    values["work"] = Workload(**values["work"])
     values["split"] = None if values["split"] is None else tuple(values["split"])
     return Run(**values), _path(job["out"]), _path(job["said"]), float(job["timeout"])
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyggml.matrix.cases import Case, Run
-from pyggml.matrix.compare import BOUND, Comparison, compare, count_nan
-from pyggml.matrix.outcome import Assertion, Outcome
+from pyggml.matrix.compare import BOUND, LogitDifference, compare, count_nan
+from pyggml.matrix.run_outcome import Assertion, RunOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ what did not work in the other build and may therefore differ from it, `within` 
 
 
 @dataclass(frozen=True)
-class Place:
+class LogitPosition:
     """The first logit that differs: its step (0 is the prompt), sequence, token of that, and number."""
 
     step: int
@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Check:
+class RowCheck:
     """A comparison with one other run.
 
     Attributes:
@@ -54,11 +54,11 @@ class Check:
     nmse: float | None = None
     ulp: int | None = None
     differing: int | None = None
-    first: Place | None = None
+    first: LogitPosition | None = None
 
 
 @dataclass(frozen=True)
-class Record:
+class MatrixRow:
     """A row: a case and what came of it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Record:
     case: Case
     verdict: str
     reason: str
-    checks: tuple[Check, ...]
+    checks: tuple[RowCheck, ...]
     seconds: float
     assertion: Assertion | None = None
     phase: str = ""
@@ -85,7 +85,7 @@ class Record:
     def bad(self) -> bool:
         return self.case.judged and self.verdict in BAD
 
-    def check(self, against: str) -> Check | None:
+    def check(self, against: str) -> RowCheck | None:
         return next((one for one in self.checks if one.against == against), None)
 
 
@@ -95,12 +95,12 @@ _NOT_BUILT = "has no kv_per_stream"
 """As pyggml.llama.params words it."""
 
 Load = Callable[["Path"], "Floats"]
-Outcomes = Mapping[Run, Outcome]
+Outcomes = Mapping[Run, RunOutcome]
 
 
 def judge(
     case: Case, outcomes: Outcomes, load: Load, against: str | None = None, bound: float = BOUND
-) -> Record:
+) -> MatrixRow:
     """The row of a case.
 
     Args:
@@ -121,7 +121,7 @@ def judge(
     reason = record.reason or check.reason
     if check.verdict in BAD and record.verdict not in BAD:
         reason = check.reason
-    return Record(
+    return MatrixRow(
         case,
         worst,
         reason,
@@ -135,12 +135,12 @@ def judge(
     )
 
 
-def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> Record:
+def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> MatrixRow:
     mine = outcomes[case.run]
 
-    def record(verdict: str, reason: str, *checks: Check) -> Record:
+    def record(verdict: str, reason: str, *checks: RowCheck) -> MatrixRow:
         about = {**(outcomes[case.cpu or case.run].about or {}), **(mine.about or {})}
-        return Record(
+        return MatrixRow(
             case,
             verdict,
             reason,
@@ -188,12 +188,12 @@ def _ended(case: Case, outcomes: Outcomes) -> tuple[str, str]:
     return "unsupported", mine.reason
 
 
-def _check(case: Case, against: str, other: Outcome, logits: Floats, load: Load, bound: float) -> Check:
+def _check(case: Case, against: str, other: RunOutcome, logits: Floats, load: Load, bound: float) -> RowCheck:
     if other.logits is None:
-        return Check(against, "failed", f"nothing to compare with: {against}: {other.reason}")
+        return RowCheck(against, "failed", f"nothing to compare with: {against}: {other.reason}")
     expected = load(other.logits)
     if expected.shape != logits.shape:
-        return Check(against, "failed", f"{logits.shape} logits, {expected.shape} expected")
+        return RowCheck(against, "failed", f"{logits.shape} logits, {expected.shape} expected")
     found = compare(expected, logits)
     if against == "cpu":
         verdict = "within" if found.nmse <= bound else "over"
@@ -201,24 +201,24 @@ def _check(case: Case, against: str, other: Outcome, logits: Floats, load: Load,
     else:
         verdict = "identical" if found.identical else "differs"
         reason = "" if found.identical else _difference(case.run, found, against)
-    return _with_numbers(Check(against, verdict, reason), case.run, found)
+    return _with_numbers(RowCheck(against, verdict, reason), case.run, found)
 
 
-def _beside(mine: Record, other: Record, outcomes: Outcomes, load: Load, against: str) -> Check:
+def _beside(mine: MatrixRow, other: MatrixRow, outcomes: Outcomes, load: Load, against: str) -> RowCheck:
     here, there = outcomes[mine.case.run], outcomes[other.case.run]
     worked = other.verdict in GOOD
     if here.logits is None or there.logits is None:
         if here.logits is None and mine.case.one is not None and mine.verdict in NOT_RUN:
-            return Check(against, mine.verdict, mine.reason)
+            return RowCheck(against, mine.verdict, mine.reason)
         if here.logits is None and worked:
-            return Check(against, "failed", f"works in {against}, and here: {mine.reason}")
+            return RowCheck(against, "failed", f"works in {against}, and here: {mine.reason}")
         told = f"{there.kind if there.kind != 'refused' else other.verdict} in {against}: {there.reason}"
         if here.logits is None:
-            return Check(against, mine.verdict, mine.reason)
-        return Check(against, "fixed", told)
+            return RowCheck(against, mine.verdict, mine.reason)
+        return RowCheck(against, "fixed", told)
     a, b = load(there.logits), load(here.logits)
     if a.shape != b.shape:
-        return Check(against, "failed", f"{b.shape} logits, {a.shape} in {against}")
+        return RowCheck(against, "failed", f"{b.shape} logits, {a.shape} in {against}")
     found = compare(a, b)
     if found.identical:
         verdict, reason = "identical", ""
@@ -226,11 +226,11 @@ def _beside(mine: Record, other: Record, outcomes: Outcomes, load: Load, against
         verdict, reason = "differs", _difference(mine.case.run, found, against)
     else:
         verdict, reason = "fixed", f"{other.verdict} in {against}: {other.reason}"
-    return _with_numbers(Check(against, verdict, reason), mine.case.run, found)
+    return _with_numbers(RowCheck(against, verdict, reason), mine.case.run, found)
 
 
-def _with_numbers(check: Check, run: Run, found: Comparison) -> Check:
-    return Check(
+def _with_numbers(check: RowCheck, run: Run, found: LogitDifference) -> RowCheck:
+    return RowCheck(
         check.against,
         check.verdict,
         check.reason,
@@ -241,13 +241,13 @@ def _with_numbers(check: Check, run: Run, found: Comparison) -> Check:
     )
 
 
-def _place(run: Run, first: tuple[int, int] | None) -> Place | None:
+def _place(run: Run, first: tuple[int, int] | None) -> LogitPosition | None:
     if first is None:
         return None
-    return Place(*run.work.rows(run.streams)[first[0]], first[1])
+    return LogitPosition(*run.work.rows(run.streams)[first[0]], first[1])
 
 
-def _difference(run: Run, found: Comparison, against: str) -> str:
+def _difference(run: Run, found: LogitDifference, against: str) -> str:
     place = _place(run, found.first)
     assert place is not None  # noqa: S101
     size = "only the sign of zero" if found.ulp == 0 else f"NMSE {found.nmse:.1e}"

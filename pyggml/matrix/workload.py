@@ -27,7 +27,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What a context is given to compute, the same for every configuration.
 
     Attributes:

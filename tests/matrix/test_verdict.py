@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.matrix.cases import Case
-from pyggml.matrix.judge import Record, judge
+from pyggml.matrix.verdict import MatrixRow, judge
 
 from .conftest import (
     CPU,
@@ -246,7 +246,7 @@ def test_wrong_in_both_builds_is_still_wrong(other: Stage) -> None:
 def test_sensitivity_comes_from_the_reference(stage: Stage) -> None:
     stage.done(CPU, sensitivity=0.25)
     stage.done(DEVICE)
-    record: Record = judge(ON_DEVICES, stage.outcomes, stage.load)
+    record: MatrixRow = judge(ON_DEVICES, stage.outcomes, stage.load)
     assert record.sensitivity == 0.25
 
 

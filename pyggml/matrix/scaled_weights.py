@@ -33,7 +33,7 @@ _SMALL = re.compile(r"bias$|exp_probs_b$")
 _SINKS = re.compile(r"attn_sinks")
 
 
-def lively_models(files: Sequence[Path], report: Progress = silent) -> list[Path]:
+def scaled_models(files: Sequence[Path], report: Progress = silent) -> list[Path]:
     """Copies of tiny models with scaled weights, kept beside them until they are written anew.
 
     Raises:
@@ -44,12 +44,12 @@ def lively_models(files: Sequence[Path], report: Progress = silent) -> list[Path
         target = source.parent / f"lively-{_VERSION}" / source.name
         if not _is_fresh(target, source):
             report(f"scaling the weights of {source.name}", number, len(files))
-            make_lively(source, target)
+            write_scaled(source, target)
         found.append(target)
     return found
 
 
-def make_lively(source: Path, target: Path) -> None:
+def write_scaled(source: Path, target: Path) -> None:
     """Write `target`, the model `source` with scaled weights.
 
     Raises:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pyggml.matrix.outcome import Outcome, outcome_of
+from pyggml.matrix.run_outcome import RunOutcome, outcome_of
 
 from .conftest import CPU
 
 ASSERTION = "GGML_ASSERT(i_start == cgraph->n_nodes) failed"
 
 
-def outcome(status: int, *told: dict[str, Any], said: str = "", hung: bool = False) -> Outcome:
+def outcome(status: int, *told: dict[str, Any], said: str = "", hung: bool = False) -> RunOutcome:
     answer = {"status": status, "hung": hung, "seconds": 0.5, "told": list(told)}
     return outcome_of(CPU, answer, said, Path("logits.npy"), 3.0)
 
