@@ -25,7 +25,7 @@ def abi() -> None:
 def show(variant: str | None, as_json: bool) -> None:
     """Show the interface of a build; by default the one of the work tree's pin.
 
-    VARIANT is a variant of the project, a build directory or an abi.json.
+    VARIANT is a variant of the project, a build directory or an abi.json file.
 
     \b
     Examples:
@@ -55,10 +55,10 @@ def show(variant: str | None, as_json: bool) -> None:
 def diff(before: str, after: str, as_json: bool) -> None:
     """Compare the interfaces of two builds.
 
-    A and B are variants of the project, build directories or abi.json files. Added, removed and changed
-    functions, struct fields with both offsets, vtable slots and enum values are listed.
+    A and B are variants of the project, build directories or abi.json files. Lists added, removed and changed
+    functions, struct fields with both offsets, vtable slots and enum values.
 
-    Exit codes as of diff: 0 the same, 1 different, 2 one of the two cannot be read.
+    Exit codes as for diff: 0 the same, 1 different, 2 one of them cannot be read.
 
     \b
     Examples:

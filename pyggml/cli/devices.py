@@ -17,8 +17,8 @@ from pyggml.cli.common import current_project, json_option, print_json, say
 def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     """List the devices that a build sees.
 
-    With --devices, or with PYGGML_VDEV_DEVICES or PYGGML_VDEV_NAMES in the environment, virtual devices are
-    among them. Where there is a build with CUDA and no CUDA device, it says why.
+    With --devices, or with PYGGML_VDEV_DEVICES or PYGGML_VDEV_NAMES in the environment, they include virtual
+    devices. If there is a build with CUDA but no CUDA device, the reason is printed.
 
     \b
     Examples:
@@ -40,19 +40,19 @@ def devices(count: int | None, variant: str | None, as_json: bool) -> None:
     check_instruction_set(build)
     if virtual is not None:
         env = program_environment(find_vdev(build, say), virtual, env)
-    found = seen_devices(build, env)
+    seen = seen_devices(build, env)
     no_cuda = None
-    if not any(one.backend == BACKEND for one in found):
+    if not any(one.backend == BACKEND for one in seen):
         no_cuda = explain_absence(current_project(), build)
     if as_json:
-        document = {"variant": build.record.variant, "devices": [asdict(one) for one in found]}
+        document = {"variant": build.record.variant, "devices": [asdict(one) for one in seen]}
         print_json({**document, "no_cuda": no_cuda})
         return
-    width = max([len(one.name) for one in found], default=4)
-    for one in found:
+    width = max([len(one.name) for one in seen], default=4)
+    for one in seen:
         memory = f"{one.memory_free / 2**20:,.0f} of {one.memory_total / 2**20:,.0f} MiB free"
         click.echo(f"{one.name:<{width}}  {one.type:<5}  {memory:<32}  {one.description}")
-    if not found:
+    if not seen:
         click.echo(f"{build.record.variant} sees no device")
     if no_cuda is not None:
         click.echo(f"no CUDA device: {no_cuda}")

@@ -48,12 +48,12 @@ class Several(_Type):
         if isinstance(value, tuple):
             return value
         try:
-            found = tuple(self._convert(part.strip()) for part in str(value).split(","))
+            values = tuple(self._convert(part.strip()) for part in str(value).split(","))
         except KeyError as error:
             self.fail(f"{error.args[0]!r} is unknown; {error.args[1]}", param, ctx)
         except ValueError:
             self.fail(f"{value!r} is not a list such as {self.name}", param, ctx)
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(values))
 
 
 class Shares(_Type):
@@ -109,8 +109,8 @@ def _several(
     epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
     "that should be the same), over (the bound of upstream's test, --bound, against the CPU), refused (a kind of "
     "cache that cannot be laid out per stream; creating the context says so), unsupported (by the model or the "
-    "build), fixed (did not work in the other build), identical, within (the bound). Exit code 1 if there is one "
-    "of the first six."
+    "build), fixed (did not work in the other build), identical, within (the bound). Exit code 1 if any row "
+    "has one of the first six."
 )
 @click.option(
     "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
@@ -121,15 +121,15 @@ def _several(
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="This GGUF file instead, or all in a directory; can be repeated.",
+    help="Use this GGUF file instead, or all files in a directory; can be repeated.",
 )
 @click.option(
     "--weights",
     type=click.Choice(["lively", "upstream"]),
     default="lively",
     show_default=True,
-    help="Of the tiny models: scaled so that every token depends on those before it, or as upstream writes them "
-    "(most then hardly look at their cache).",
+    help="Weights of the tiny models: scaled so that every token depends on those before it, or as upstream writes "
+    "them (most models then barely depend on their cache).",
 )
 @_several(
     "--devices",
@@ -141,8 +141,8 @@ def _several(
 @click.option(
     "--cuda",
     is_flag=True,
-    help="CUDA devices instead of virtual ones, of a build made with --cuda; a GPU is divided into several where "
-    "there are fewer.",
+    help="Use CUDA devices instead of virtual ones, with a build made with --cuda; a GPU is divided into several where "
+    "there are too few.",
 )
 @_several(
     "--split-mode",
@@ -151,21 +151,21 @@ def _several(
     convert=_one_of("layer", "tensor"),
     metavar="layer,tensor",
     default="tensor",
-    help="How weights lie on the devices.",
+    help="How the weights are split over the devices.",
 )
 @click.option(
     "--tensor-split",
     "splits",
     type=Shares(),
     multiple=True,
-    help="Shares of the devices instead of even ones; can be repeated, or several separated by colons.",
+    help="Each device's share instead of even ones; can be repeated, or several splits separated by colons.",
 )
 @click.option(
     "--kv",
     type=click.Choice(list(_KV)),
     default="both",
     show_default=True,
-    help="Where the cache is: compare the devices' with the CPU, the host's with the devices'.",
+    help="Where the cache is: on the devices, compared with the CPU, or on the host, compared with the devices.",
 )
 @_several(
     "--kv-type",
@@ -174,7 +174,7 @@ def _several(
     convert=_one_of(*_CACHE_TYPES),
     metavar="TYPE,...",
     default="f16",
-    help="Of the cache, K and V.",
+    help="Type of the cache, K and V.",
 )
 @_several(
     "--streams",
@@ -182,7 +182,7 @@ def _several(
     convert=int,
     metavar="N,...",
     default="1",
-    help="Sequences at a time, each with a prompt of its own tokens and length.",
+    help="Numbers of sequences, each with a prompt of its own, of another length.",
 )
 @_several(
     "--unified",
@@ -199,13 +199,13 @@ def _several(
     convert=_one_of("one", "per-stream"),
     metavar="one,per-stream",
     default="one",
-    help="Caches that are not unified: in one tensor for all sequences, or each in tensors of its own "
-    "(kv_per_stream), which must give the same bits. A unified cache has one stream and only the layout one.",
+    help="Of caches that are not unified: one tensor for all sequences, or tensors for each (kv_per_stream), which "
+    "must give the same bits. A unified cache has one stream and only the layout `one`.",
 )
 @click.option(
     "--turnover/--no-turnover",
     default=True,
-    help="Of several sequences one leaves, joins again with another prompt, and is alone in a batch, in turn; "
+    help="With several sequences: one after another leaves, joins again with another prompt, and is alone in a batch; "
     "the default.",
 )
 @click.option(
@@ -216,46 +216,48 @@ def _several(
     help="Flash attention; a tensor split needs it. With auto llama.cpp turns it off for hybrid models that "
     "are split by layer with the cache on the host, so host and device do not compute the same sums.",
 )
-@click.option("--swa-full", is_flag=True, help="Full caches for layers with a sliding window.")
-@click.option("--prompt", type=int, default=32, show_default=True, help="Tokens of the longest prompt.")
-@click.option("--steps", type=int, default=8, show_default=True, help="Single tokens after it.")
-@click.option("--batch", type=int, help="Tokens of a batch; by default the prompts are one.")
+@click.option("--swa-full", is_flag=True, help="Full-size caches for layers with a sliding window.")
 @click.option(
-    "--shift", type=int, default=0, help="After the prompt drop its first N tokens and move the rest."
+    "--prompt", type=int, default=32, show_default=True, help="Length of the longest prompt in tokens."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the tokens.")
+@click.option("--steps", type=int, default=8, show_default=True, help="Steps of a single token after it.")
+@click.option("--batch", type=int, help="Most tokens of a batch; by default all prompts are one.")
+@click.option(
+    "--shift", type=int, default=0, help="After the prompt, drop its first N tokens and shift the rest."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random tokens.")
 @click.option(
     "--poison/--no-poison",
     default=True,
-    help="Fresh device memory is NaN, so that reading it shows; the default.",
+    help="Fill fresh device memory with NaN, so that reading it shows; the default.",
 )
 @click.option(
     "--bound",
     type=float,
     default=1e-4,
     show_default=True,
-    help="Of the NMSE against the CPU; the default is upstream's. Real quantised models may need more.",
+    help="Largest NMSE against the CPU; the default is upstream's. Real quantised models may need more.",
 )
 @click.option("--variant", metavar="V", help="The build; by default the active one.")
 @click.option(
     "--against", metavar="V", help="Another build, normally the unpatched one, to be equal to bit for bit."
 )
-@click.option("--jobs", type=click.IntRange(1), help="Cases at a time; by default one for each processor.")
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; by default one for each processor.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=120,
     show_default=True,
-    help="Seconds for a case.",
+    help="Time limit of a run, in seconds.",
 )
 @click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     metavar="FILE",
-    help="A record of every case, for programs; - for standard output.",
+    help="Write every row to this file, for programs; - for standard output.",
 )
-@click.option("--all", "everything", is_flag=True, help="List what is right, too.")
+@click.option("--all", "everything", is_flag=True, help="List the good rows as well.")
 def matrix(
     arch: str | None,
     files: tuple[Path, ...],
@@ -281,9 +283,9 @@ def matrix(
 
     For each model: the CPU as the reference; the model split over the devices with the cache there, within
     the bound of upstream's test of it; and with the cache on the host, which must give the same bits. Each
-    case is a process of its own: what dies is a row, with the assertion that killed it. With --layout a
-    cache per stream must give the bits that one tensor for all streams gives, in the same place; --against
-    compares either with the one tensor of the other build.
+    run is a process of its own: one that dies is a row, with the assertion that killed it. With --layout, a
+    cache per stream must give the same bits as one tensor for all streams in the same place; --against
+    compares both with the one tensor of the other build.
 
     \b
     Examples:
@@ -343,7 +345,7 @@ def _builds(variant: str | None, against: str | None, cuda: bool) -> tuple[Build
 
 
 def _check_cuda(builds: Sequence[Build]) -> None:
-    """Said once, and not by every case."""
+    """Fail once, not in every run."""
     import os
 
     from pyggml.errors import PyggmlError
@@ -354,12 +356,12 @@ def _check_cuda(builds: Sequence[Build]) -> None:
         if not any(one.backend == BACKEND for one in seen_devices(build, os.environ)):
             raise PyggmlError(
                 f"{_name(build)} sees no CUDA device: {why_no_device(build)}",
-                "Without --cuda the devices are virtual ones.",
+                "Leave --cuda away to use virtual devices.",
             )
 
 
 def _warn(build: Build, other: Build) -> None:
-    """Other options or another compiler make other bits, and no patch is to blame."""
+    """Other options or another compiler change bits without any patch."""
     a, b = build.record, other.record
     names = [
         name
@@ -376,13 +378,13 @@ def _name(build: Build) -> str:
 
 
 def _files(files: Sequence[Path]) -> list[Path]:
-    found: list[Path] = []
+    models: list[Path] = []
     for path in files:
         inside = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
         if not inside:
             raise UsageError(f"there is no GGUF file in {path}")
-        found += [one.absolute() for one in inside]
-    return list(dict.fromkeys(found))
+        models += [one.absolute() for one in inside]
+    return list(dict.fromkeys(models))
 
 
 def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
@@ -402,7 +404,7 @@ def _print(write: Callable[[Console], None], to_stderr: bool) -> None:
     if console.is_terminal:
         write(console)
         return
-    # A file or a pipe has no width: one line for every row, and no blanks to fill it up.
+    # A file or a pipe has no width: one line for every row, without trailing blanks.
     console = Console(file=io.StringIO(), width=_WIDEST)
     with console.capture() as captured:
         write(console)
@@ -451,10 +453,10 @@ def _shown() -> Iterator[Callable[[MatrixProgress], None]]:
         yield show
 
 
-def _write_json(found: dict[str, Any], file: Path | None) -> None:
+def _write_json(document: dict[str, Any], file: Path | None) -> None:
     import json
 
-    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if file is None:
         click.echo(text, nl=False)
         return

@@ -17,19 +17,26 @@ if TYPE_CHECKING:
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog="Everything about a device can be set by environment as well: PYGGML_VDEV_DEVICES, _NAMES, _MEMORY, "
+    epilog="All of a device's settings can also come from the environment: PYGGML_VDEV_DEVICES, _NAMES, _MEMORY, "
     "_ALIGNMENT, _MAX_BUFFER, _2D, _HOST_BUFFER, _ASYNC, _POISON, _STRICT, _THREADS, _OFFLOAD_BATCH, _LEDGER, "
     "_FAULT. Options win.",
 )
 @click.option("--devices", "count", type=int, metavar="N", help="How many, 1 to 16; default 2.")
-@click.option("--device-memory", "memory", metavar="SIZE", help="Of each device, enforced; default 8G.")
+@click.option(
+    "--device-memory", "memory", metavar="SIZE", help="Memory of each device, enforced; default 8G."
+)
 @click.option("--names", metavar="A,B", help="Names instead of VDEV0,VDEV1.")
-@click.option("--no-2d", is_flag=True, help="Devices without strided transfers: a call per row.")
+@click.option("--no-2d", is_flag=True, help="Devices without strided transfers: one call per row.")
 @click.option("--host-buffer", is_flag=True, help="Devices with a pinned host buffer type.")
 @click.option("--no-poison", is_flag=True, help="Fresh device memory is zero instead of NaN.")
-@click.option("--fault", "faults", multiple=True, metavar="F", help="What goes wrong; see below.")
 @click.option(
-    "--ledger", type=click.Path(path_type=Path), metavar="FILE", help="Record what moves; - for a summary."
+    "--fault", "faults", multiple=True, metavar="F", help="Inject a fault; see below. Can be repeated."
+)
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record what is transferred; - prints a summary.",
 )
 @click.option("--variant", metavar="NAME", help="The build; by default the active one.")
 @click.argument("program")
@@ -49,8 +56,8 @@ def run(
 ) -> None:
     """Run a program of the build on virtual devices.
 
-    They look like GPUs, compute on the CPU, and record every transfer. The exit status is the program's;
-    of a program that a signal ended it is 128 and the signal's number.
+    They look like GPUs, compute on the CPU, and record every transfer. The exit status is the program's, or
+    128 plus the number of the signal that ended it.
 
     \b
     Examples:
@@ -95,7 +102,7 @@ def run(
 
 
 def active(variant: str | None) -> Build:
-    """The build that a command is about: `--variant`, else the active one."""
+    """The build that a command works on: `--variant`, else the active one."""
     from pyggml.builder.record import find_build
     from pyggml.native.load import active_build
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def project_or_new() -> Project:
-    """The project around the working directory or, where there is none, the bundled one made here."""
+    """The project around the working directory; without one, a new one from the bundled files."""
     root = click.get_current_context().find_root()
     if (root.obj or {}).get("project") is not None:
         return current_project()
@@ -32,7 +32,7 @@ def project_or_new() -> Project:
         say(f"using the project in {place}")
         return Project(place.resolve())
     project = new_project(place, bundled_files(patches=True))
-    say(f"no project here: put the one that comes with pyggml into {project.root}")
+    say(f"no project here: made the one that comes with pyggml in {project.root}")
     return project
 
 
@@ -42,15 +42,15 @@ def project_or_new() -> Project:
     "-j",
     "--jobs",
     type=click.IntRange(1),
-    help="Compilers at a time; default: as many as fit.",
+    help="Parallel compilers; by default as many as fit.",
 )
 @json_option
 def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
     """Fetch the pinned upstream, apply the patches, build, and check the result.
 
-    Every step that is done already is skipped; run it again after anything went wrong, and it goes on.
-    Outside a project it makes one from what pyggml comes with: in the working directory if that is
-    empty, else in ./pyggml-project.
+    Steps that are already done are skipped, so after a failure run it again and it continues. Outside a
+    project it makes one from the files bundled with pyggml: in the working directory if that is empty,
+    else in ./pyggml-project.
 
     The check runs upstream's test-alloc and test-llama-archs; the exit code is 0 only if they pass.
 

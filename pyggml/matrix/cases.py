@@ -1,4 +1,4 @@
-"""What the matrix runs, and what is compared with what. Nothing here runs anything."""
+"""What the matrix runs and what is compared with what; nothing is run here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLIT_MODES = ("layer", "tensor")
 FLASH_ATTENTION = ("auto", "on", "off")
 PER_STREAM = "per-stream"
 LAYOUTS = ("one", PER_STREAM)
-"""Of the caches of several sequences: one tensor of all, or one of each (a patch of the series)."""
+"""How the caches of several sequences are laid out: one tensor for all, or one each (a patch of the series)."""
 
 Split = tuple[float, ...] | None
 
@@ -31,11 +31,11 @@ class Run:
 
     Attributes:
         build: variant of the build.
-        devices: virtual devices, or with `cuda` CUDA's; 0 for the CPU alone.
-        split: shares of the devices; None for even ones.
+        devices: number of virtual devices, or of CUDA devices with `cuda`; 0 for the CPU alone.
+        split: share of each device; None for even ones.
         kv: where the cache is, `device` or `host`.
-        kv_type: of K and V.
-        streams: sequences.
+        kv_type: the type of K and V.
+        streams: number of sequences.
         layout: of their caches, one of LAYOUTS.
     """
 
@@ -60,7 +60,7 @@ class Run:
         return self.model.name.removesuffix(".gguf")
 
     def configuration(self) -> str:
-        """In words, what is always the same left out."""
+        """The configuration in words, without what is always the same."""
         parts = [f"{self.split_mode} {self.devices}" if self.devices else "cpu"]
         if self.split is not None:
             parts.append(":".join(f"{share:g}" for share in self.split))
@@ -79,10 +79,10 @@ class Case:
     """A row of the matrix: a run and what it is compared with.
 
     Attributes:
-        cpu: the reference, within upstream's bound; None for the reference itself.
-        twin: the same with the cache on the devices, bit for bit.
-        judged: whether it counts; references that nobody asked for do not.
-        one: the same with one tensor for all sequences, bit for bit.
+        cpu: the reference, compared by upstream's bound; None for the reference itself.
+        twin: the same run with the cache on the devices, compared bit for bit.
+        judged: whether the row counts; references that were not asked for do not.
+        one: the same run with one tensor for all sequences, compared bit for bit.
     """
 
     run: Run
@@ -92,7 +92,7 @@ class Case:
     one: Run | None = None
 
     def elsewhere(self, build: str) -> Case:
-        """The same case of another build, with the layout that every build has."""
+        """The same case with another build, in the layout that every build has."""
 
         def other(run: Run | None) -> Run | None:
             return None if run is None else replace(run, build=build, layout=LAYOUTS[0])
@@ -111,12 +111,12 @@ class Grid:
 
     Attributes:
         devices: None for as many as the splits have shares, or 2.
-        against: another build to set beside it.
-        bound: of the NMSE against the CPU.
-        cuda: on CUDA devices, one GPU as several where there are fewer; not on virtual ones.
+        against: another build to compare with.
+        bound: largest NMSE against the CPU.
+        cuda: use CUDA devices instead of virtual ones; a GPU is divided where there are too few.
 
     Raises:
-        UsageError: numbers that make no sense; the message names the option.
+        UsageError: options that do not go together; the message names the option.
     """
 
     build: str
@@ -139,11 +139,11 @@ class Grid:
     def __post_init__(self) -> None:
         for split in self.splits:
             if any(not math.isfinite(share) or share < 0 for share in split) or sum(split) <= 0:
-                told = ",".join(f"{share:g}" for share in split)
-                raise UsageError(f"--tensor-split {told}: shares are 0 or more, and not all 0")
+                shares = ",".join(f"{share:g}" for share in split)
+                raise UsageError(f"--tensor-split {shares}: shares must be 0 or more, and not all 0")
         for count in self.device_counts:
             if not 1 <= count <= MAX_DEVICES:
-                raise UsageError(f"--devices {count}: 1 to {MAX_DEVICES} are possible")
+                raise UsageError(f"--devices {count}: it must be 1 to {MAX_DEVICES}")
             if self.splits and not any(len(split) == count for split in self.splits):
                 raise UsageError(
                     f"no --tensor-split has {count} shares, for --devices {count}",
@@ -157,18 +157,20 @@ class Grid:
                 )
         for streams in self.streams:
             if not 1 <= streams <= 256:
-                raise UsageError(f"--streams {streams}: 1 to 256 are possible")
+                raise UsageError(f"--streams {streams}: it must be 1 to 256")
             if self.work.batch is not None and self.work.batch < streams:
-                raise UsageError(f"--batch {self.work.batch} has no room for a token of each of {streams}")
+                raise UsageError(
+                    f"--batch {self.work.batch} has no room for a token of each of {streams} sequences"
+                )
         if not self.combinations:
             raise UsageError(
-                "a unified cache has one stream, so there is nothing to lay out per stream",
+                "a unified cache has one stream and cannot be laid out per stream",
                 "Add --unified no, or leave --layout away.",
             )
         if not self.bound >= 0:
-            raise UsageError(f"--bound is {self.bound}; 0 or more makes sense")
+            raise UsageError(f"--bound is {self.bound}; it must be 0 or more")
         if self.against == self.build:
-            raise UsageError(f"--against {self.against} is the build itself")
+            raise UsageError(f"--against {self.against} is the same build")
 
     @property
     def device_counts(self) -> tuple[int, ...]:
@@ -178,17 +180,17 @@ class Grid:
 
     @property
     def combinations(self) -> tuple[tuple[int, bool, str], ...]:
-        """What caches there are to try: (streams, unified, layout); references before what refers to them."""
-        found = {
+        """The kinds of cache to run, as (streams, unified, layout); references first."""
+        kinds = {
             # One sequence alone has one cache in any case.
             (streams, unified and streams > 1, layout): None
             for streams, unified, layout in itertools.product(self.streams, self.unified, self._layouts)
         }
-        return tuple(one for one in found if not (one[1] and one[2] == PER_STREAM))
+        return tuple(one for one in kinds if not (one[1] and one[2] == PER_STREAM))
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Numbers of sequences whose unified cache cannot be laid out per stream, although that was asked."""
+        """Numbers of sequences for which a unified cache per stream was asked, which there cannot be."""
         if PER_STREAM not in self.layouts or True not in self.unified:
             return ()
         return tuple(streams for streams in self.streams if streams > 1)
@@ -198,12 +200,12 @@ class Grid:
         return tuple(layout for layout in LAYOUTS if layout in self.layouts)
 
     def splits_for(self, count: int) -> tuple[Split, ...]:
-        """The shares of that many devices: those given, else even ones."""
+        """The splits for a number of devices: those given, or one of even shares."""
         return tuple(one for one in self.splits if len(one) == count) or (None,)
 
 
 def expand(grid: Grid, models: Sequence[Path]) -> tuple[Case, ...]:
-    """Every case of a grid, a model's together, each before those that are compared with it."""
+    """Every case of a grid, model by model, each before those that are compared with it."""
     cases = [case for model in models for case in _of_model(grid, model)]
     return tuple(dict.fromkeys(cases))
 
@@ -253,6 +255,6 @@ def _of_split(grid: Grid, cpu: Run, run: Run) -> Iterator[Case]:
 
 
 def _laid_out(case: Case) -> Case:
-    """The case with a tensor for each sequence, compared with what it is with one for all."""
+    """The case with a tensor for each sequence, compared with one tensor for all."""
     twin = None if case.twin is None else replace(case.twin, layout=PER_STREAM)
     return replace(case, run=replace(case.run, layout=PER_STREAM), twin=twin, one=case.run)

@@ -1,4 +1,4 @@
-"""Two runs' logits, compared: bit for bit, by upstream's measure, and where they part."""
+"""Two runs' logits compared: bit for bit, by upstream's measure, and where they first differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 BOUND = 1e-4
-"""Of the NMSE against the CPU, beyond which upstream's test fails (tests/test-llama-archs.cpp)."""
+"""The NMSE against the CPU above which upstream's test fails (tests/test-llama-archs.cpp)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LogitDifference:
     first: tuple[int, int] | None
 
 
-def compare(expected: Floats, found: Floats) -> LogitDifference:
+def compare(expected: Floats, actual: Floats) -> LogitDifference:
     """Compare two arrays of logits, (rows, vocabulary).
 
     Raises:
@@ -45,26 +45,26 @@ def compare(expected: Floats, found: Floats) -> LogitDifference:
     """
     import numpy as np
 
-    if expected.shape != found.shape:
-        raise ValueError(f"the shapes differ: {expected.shape} and {found.shape}")
-    different = bits(expected) != bits(found)
+    if expected.shape != actual.shape:
+        raise ValueError(f"the shapes differ: {expected.shape} and {actual.shape}")
+    different = bits(expected) != bits(actual)
     count = int(different.sum())
     if not count:
         return LogitDifference(True, 0.0, 0, 0, None)
     row, column = np.unravel_index(int(different.argmax()), different.shape)
-    apart = np.isnan(expected) != np.isnan(found)
-    ulp = None if apart.any() else int(ulp_distance(expected, found).max())
-    return LogitDifference(False, nmse(expected, found), ulp, count, (int(row), int(column)))
+    apart = np.isnan(expected) != np.isnan(actual)
+    ulp = None if apart.any() else int(ulp_distance(expected, actual).max())
+    return LogitDifference(False, nmse(expected, actual), ulp, count, (int(row), int(column)))
 
 
-def nmse(expected: Floats, found: Floats) -> float:
+def nmse(expected: Floats, actual: Floats) -> float:
     """Upstream's measure (tests/test-llama-archs.cpp), in double precision; infinite instead of NaN.
 
     An infinity where one is expected is no error.
     """
     import numpy as np
 
-    a, b = expected.astype(np.float64), found.astype(np.float64)
+    a, b = expected.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
         error = float(np.square(np.where(a == b, 0.0, a - b)).sum())
         size = float(np.square(a[np.isfinite(a)]).sum())
@@ -74,7 +74,7 @@ def nmse(expected: Floats, found: Floats) -> float:
 
 
 def count_nan(logits: Floats) -> tuple[int, int | None]:
-    """How many NaNs there are, and in which row is the first."""
+    """How many NaNs there are, and the row of the first."""
     import numpy as np
 
     where: NDArray[Any] = np.isnan(logits)

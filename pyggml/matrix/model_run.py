@@ -1,4 +1,4 @@
-"""What the process of one case does: a model in a configuration, its prompts and steps, all logits."""
+"""What the process of one run does: load a model in a configuration, decode its prompts and steps, keep all logits."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def compute_logits(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dic
     """Compute a run and write its logits to `out` (.npy), rows as Workload.rows has them.
 
     Args:
-        phase: told what begins, for the case that it does not end.
+        phase: called with what begins, so that a run that does not end says where it was.
 
     Returns:
-        Of the model: `architecture`, `kv_heads` (of its first layer), and on the CPU `sensitivity`: by which
-        NMSE the logits of a prompt's last token change with all tokens before it.
+        About the model: `architecture`, `kv_heads` (of its first layer), and on the CPU `sensitivity`: the NMSE by
+        which the logits of a prompt's last token change when all tokens before it change.
 
     Raises:
         PyggmlError: llama.cpp refuses the model or the configuration.
@@ -59,7 +59,7 @@ def compute_logits(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dic
 
 
 def make_devices(bindings: Bindings, run: Run) -> tuple[str, ...]:
-    """The devices of a run, made in this process; their names."""
+    """Make the devices of a run in this process; returns their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
     install_devices(bindings, VirtualDeviceConfig(run.devices, poison=run.poison), ledger=False)
@@ -92,13 +92,13 @@ def _compute(context: LlamaContext, run: Run, phase: Phase) -> Floats:
     work, streams = run.work, range(run.streams)
     tokens = [_tokens(context, run, seq) for seq in streams]
     batches = work.batches(run.streams)
-    found = []
+    logits = []
     if context.model.has_encoder:
         phase("encoding")
         context.encode([(tokens[seq][first:end], seq) for seq, first, end in batches[0]])
     for number, batch in enumerate(batches, 1):
         phase(f"prompt, batch {number} of {len(batches)}")
-        found.append(
+        logits.append(
             context.decode([(tokens[seq][first:end], seq) for seq, first, end in batch], logits="all")
         )
     if work.shift:
@@ -113,8 +113,8 @@ def _compute(context: LlamaContext, run: Run, phase: Phase) -> Floats:
         for seq in stage.leave:
             context.memory.seq_rm(seq)
         items = [(tokens[seq][first:end], seq) for seq, first, end in stage.parts]
-        found.append(context.decode(items, logits="all"))
-    return np.concatenate(found)
+        logits.append(context.decode(items, logits="all"))
+    return np.concatenate(logits)
 
 
 def _tokens(context: LlamaContext, run: Run, seq: int) -> npt.NDArray[np.int64]:
@@ -126,12 +126,12 @@ def _sensitivity(context: LlamaContext, run: Run, last: Floats) -> float:
     tokens = _tokens(context, run, 0)[: run.work.length(0)]
     tokens[:-1] = (tokens[:-1] + 1) % context.model.n_vocab
     parts = [tokens[at : at + context.n_batch] for at in range(0, len(tokens), context.n_batch)]
-    found = [context.decode(part)[-1] for part in parts][-1]
-    return nmse(last, found)
+    changed = [context.decode(part)[-1] for part in parts][-1]
+    return nmse(last, changed)
 
 
 def to_job(run: Run, out: Path, said: Path, timeout: float) -> bytes:
-    """A line for the process that starts the cases."""
+    """A run as a line for the process that starts the runs."""
     from dataclasses import asdict
 
     document = {**asdict(run), "model": os.fsencode(run.model).hex()}
@@ -140,7 +140,7 @@ def to_job(run: Run, out: Path, said: Path, timeout: float) -> bytes:
 
 
 def from_job(line: bytes) -> tuple[Run, Path, Path, float]:
-    """What to_job wrote."""
+    """Read what to_job wrote."""
     from pyggml.matrix.workload import Workload
 
     job = json.loads(line)

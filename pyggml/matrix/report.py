@@ -1,4 +1,4 @@
-"""What the matrix found, for people and for programs."""
+"""The rows of the matrix, for people and for programs."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _MOST_NAMES = 12
 
 
 def exit_code(records: Iterable[MatrixRow]) -> int:
-    """1 if anything is not as it should be, else 0."""
+    """1 if a row is bad, else 0."""
     return int(any(record.bad for record in records))
 
 
 def ordered(records: Iterable[MatrixRow]) -> list[MatrixRow]:
-    """The worst first; those of one kind as they were."""
+    """The worst first; rows with the same verdict keep their order."""
     return sorted(records, key=lambda record: VERDICTS.index(record.verdict))
 
 
 def shown(records: Iterable[MatrixRow], everything: bool) -> list[MatrixRow]:
-    """The rows of the table, in order: what is bad; and with `everything` all.
+    """The rows of the table, in order: the bad ones, or with `everything` all.
 
-    What fails on the CPU already, and for the same reason on devices, is one row.
+    A failure on the CPU that repeats on devices for the same reason is one row.
     """
     rows = ordered(records)
     if everything:
@@ -67,7 +67,7 @@ def line_of(record: MatrixRow) -> str:
 
 
 def print_result(result: MatrixResult, console: Console, everything: bool = False) -> None:
-    """The table, what is unsupported and why, and the counts."""
+    """Print the table, what is unsupported and why, and the counts."""
     rows = shown(result.records, everything)
     if rows:
         console.print(_table(rows, result.grid.against))
@@ -83,7 +83,8 @@ def print_result(result: MatrixResult, console: Console, everything: bool = Fals
         )  # fmt: skip
     numb = _numb(result.records, result.grid.bound)
     if numb:
-        told = f"{len(numb)} hardly depend on earlier tokens, so that little is proved of their caches: "
+        depend = "model hardly depends" if len(numb) == 1 else "models hardly depend"
+        told = f"{len(numb)} {depend} on earlier tokens, which proves little about the cache: "
         console.print(told, style="yellow", end="", markup=False)
         console.print(_listed(numb), markup=False, highlight=False)
     reasons = Counter(record.reason for record in rows if record.bad and _is_end(record))
@@ -100,14 +101,19 @@ def summary(result: MatrixResult) -> str:
     models = len({record.case.run.model for record in result.records})
     judged = [record for record in result.records if record.case.judged and record.case.cpu is not None]
     bad = sum(record.bad for record in result.records)
-    end = f"{bad} not as they should be" if bad else "nothing is wrong"
+    end = _count(bad, "bad row") if bad else "nothing is wrong"
     if not bad and all(record.verdict in NOT_RUN for record in judged):
         end = "nothing could be compared"
-    return f"{models} models, {len(judged)} rows, {result.runs} runs in {result.seconds:.0f} s: {end}"
+    counts = (_count(models, "model"), _count(len(judged), "row"), _count(result.runs, "run"))
+    return f"{', '.join(counts)} in {result.seconds:.0f} s: {end}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def document(result: MatrixResult) -> dict[str, Any]:
-    """For `--json`: the options, the counts and a record of every case, the worst first."""
+    """For `--json`: the options, the counts and every row, the worst first."""
     grid = result.grid
     counts = Counter(record.verdict for record in result.records if record.case.judged)
     return {
@@ -196,15 +202,17 @@ def _is_end(record: MatrixRow) -> bool:
 
 
 def _not_run(records: Iterable[MatrixRow], verdict: str) -> list[tuple[str, list[str]]]:
-    """Names by reason, most first."""
-    found: dict[str, dict[str, None]] = {}
+    """Names by reason, the most frequent first."""
+    by_reason: dict[str, dict[str, None]] = {}
     for record in records:
         if record.verdict == verdict:
             run = record.case.run
             reason = record.reason.replace(f" of context of model '{run.model.name}'", "")
             reason = reason.replace(f" '{run.name.rpartition('-')[0]}'", "").replace(str(run.model), "it")
-            found.setdefault(reason, {})[run.name] = None
-    return sorted(((reason, list(names)) for reason, names in found.items()), key=lambda one: -len(one[1]))
+            by_reason.setdefault(reason, {})[run.name] = None
+    return sorted(
+        ((reason, list(names)) for reason, names in by_reason.items()), key=lambda one: -len(one[1])
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -213,8 +221,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _numb(records: Iterable[MatrixRow], bound: float) -> list[str]:
-    """Models of compared rows that the bound could not catch with any cache."""
-    found = {
+    """Models of compared rows that stay within the bound whatever is in their cache."""
+    names = {
         record.case.run.name: None
         for record in records
         if record.case.cpu is not None
@@ -222,12 +230,12 @@ def _numb(records: Iterable[MatrixRow], bound: float) -> list[str]:
         and record.sensitivity is not None
         and record.sensitivity < bound
     }
-    return list(found)
+    return list(names)
 
 
 def _by_configuration(records: Iterable[MatrixRow]) -> list[tuple[str, Counter[str]]]:
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for record in records:
         if record.case.judged:
-            found.setdefault(record.case.run.configuration(), Counter())[record.verdict] += 1
-    return list(found.items())
+            counts.setdefault(record.case.run.configuration(), Counter())[record.verdict] += 1
+    return list(counts.items())

@@ -1,4 +1,4 @@
-"""Runs a grid over models, and judges each case as soon as its runs are done."""
+"""Runs a grid over models and judges each case as soon as its runs are done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MatrixProgress:
-    """How far it is: runs of all, and the cases judged since the last time."""
+    """How many runs are done, and the rows that are new since the last report."""
 
     done: int
     total: int
@@ -52,9 +52,9 @@ def run_matrix(
 
     Args:
         builds: those that the grid names, by variant.
-        jobs: cases at a time.
-        timeout: seconds for each.
-        report: told after every run.
+        jobs: runs at a time.
+        timeout: seconds for each run.
+        report: called after every run.
 
     Raises:
         PyggmlError: a build cannot be loaded.
@@ -78,7 +78,7 @@ def run_matrix(
 
 
 class _Waiting:
-    """Cases whose runs are not all done, and the logits that they still need."""
+    """Cases whose runs are not all done, and the logits that are still needed."""
 
     def __init__(self, cases: Sequence[Case], against: str | None, bound: float) -> None:
         self._against = against
@@ -105,18 +105,18 @@ class _Waiting:
         return (case.run, *there)
 
     def finish(self, outcome: RunOutcome) -> tuple[MatrixRow, ...]:
-        """Take an outcome; the rows that it completes."""
+        """Take an outcome and give the rows that it completes."""
         self._outcomes[outcome.run] = outcome
-        found = []
+        rows = []
         for case in self._of_run[outcome.run]:
             missing = self._missing[case]
             missing.discard(outcome.run)
             if not missing:
                 record = judge(case, self._outcomes, _load, self._against, self._bound)
                 self.records[case] = record
-                found.append(record)
+                rows.append(record)
                 self._release(case)
-        return tuple(found)
+        return tuple(rows)
 
     def _release(self, case: Case) -> None:
         for run in self._needs[case]:
@@ -129,5 +129,5 @@ class _Waiting:
 def _load(path: Path) -> NDArray[np.float32]:
     import numpy as np
 
-    found: NDArray[np.float32] = np.load(path)
-    return found
+    logits: NDArray[np.float32] = np.load(path)
+    return logits

@@ -1,4 +1,4 @@
-"""What became of the process of one case, in words."""
+"""How the process of a run ended, in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyggml.processes import signal_name
 KINDS = ("done", "died", "hung", "refused", "failed")
 
 _STACKS = "Python stack"
-"""Begins what pyggml.native.logs.last_words writes after the assertion's text."""
+"""The first words that pyggml.native.logs.last_words writes after the assertion's text."""
 # ggml's own `file:line: text`, and the C library's assert() with the program before and the function after.
 _ASSERTION = re.compile(
     r"^(?:[\w.-]+: )?(?P<file>[^:\n]*\.[A-Za-z]+):(?P<line>\d+): (?P<text>.+)$", re.MULTILINE
@@ -26,13 +26,13 @@ _UNSUPPORTED = re.compile(
     r"|cannot have \d+ sequences with kv_unified|embeddings for \d+ positions|cannot be (moved|removed)"
     r"|belongs to \d+ sequences"
 )
-"""Refusals that say what the model or the configuration cannot, as llama.cpp and pyggml.llama write them."""
+"""Refusals of llama.cpp and pyggml.llama because the model does not support the configuration."""
 _CATEGORIES = {"FPE": "division by zero", "SEGV": "invalid memory", "ILL": "illegal instruction"}
 
 
 @dataclass(frozen=True)
 class Assertion:
-    """A failed assertion of ggml's or llama.cpp's."""
+    """A failed assertion of ggml or llama.cpp."""
 
     file: str
     line: int
@@ -47,13 +47,13 @@ class RunOutcome:
     """How a run ended.
 
     Attributes:
-        kind: one of KINDS: `refused` by llama.cpp or pyggml in an orderly way, `failed` through a mistake in
-            pyggml or the system.
-        logits: the file with them, if done.
+        kind: one of KINDS: `refused` by llama.cpp or pyggml with a message, `failed` by an error in pyggml or the
+            system.
+        logits: their file, if done.
         reason: a line; empty if done.
         phase: what it was doing.
-        supported: False for a refusal that says that the model cannot be run so.
-        about: of the model, if done; see model_run.compute_logits.
+        supported: False for a refusal because the model does not support the configuration.
+        about: the model, if done; see model_run.compute_logits.
     """
 
     run: Run
@@ -68,13 +68,13 @@ class RunOutcome:
 
 
 def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeout: float) -> RunOutcome:
-    """What the worker's answer and the output of the case say together.
+    """The outcome, from the worker's answer and the output of the run.
 
     Args:
         answer: see worker.
-        said: the end of what the process wrote on standard output and error.
-        logits: where it was to write them.
-        timeout: seconds that it had.
+        said: the end of its standard output and error.
+        logits: the file for them.
+        timeout: its time limit in seconds.
     """
     told: list[dict[str, Any]] = answer["told"]
     seconds = float(answer["seconds"])
@@ -82,7 +82,7 @@ def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeou
     last = told[-1] if told else {}
     status = int(answer["status"])
     if answer["hung"]:
-        return RunOutcome(run, "hung", seconds, reason=f"no end after {timeout:g} s", phase=phase)
+        return RunOutcome(run, "hung", seconds, reason=f"not finished after {timeout:g} s", phase=phase)
     if status < 0:
         assertion = _assertion(said) if -status == signal.SIGABRT else None
         return RunOutcome(
@@ -103,8 +103,8 @@ def _death(number: int, assertion: Assertion | None, said: str) -> str:
     name = signal_name(number)
     if assertion is not None:
         return str(assertion)
-    if number == signal.SIGABRT and (found := _TERMINATE.search(said)):
-        return " ".join(found[0].split())
+    if number == signal.SIGABRT and (match := _TERMINATE.search(said)):
+        return " ".join(match[0].split())
     if number == signal.SIGKILL:
         return f"{name}, by the system if it was out of memory"
     more = _CATEGORIES.get(name.removeprefix("SIG"))
@@ -112,14 +112,15 @@ def _death(number: int, assertion: Assertion | None, said: str) -> str:
 
 
 def _assertion(said: str) -> Assertion | None:
-    found = list(_ASSERTION.finditer(said.partition("\n" + _STACKS)[0]))
-    if not found:
+    matches = list(_ASSERTION.finditer(said.partition("\n" + _STACKS)[0]))
+    if not matches:
         return None
-    return Assertion(found[-1]["file"], int(found[-1]["line"]), found[-1]["text"].strip())
+    last = matches[-1]
+    return Assertion(last["file"], int(last["line"]), last["text"].strip())
 
 
 def _short(message: str, run: Run) -> str:
-    """A refusal without what the row says anyway."""
+    """A refusal without what the row says already."""
     for words in (f"cannot load {run.model} ", f"cannot load {run.model}: "):
         if message.startswith(words):
             message = re.sub(r"^\([\d,]+ bytes\): ", "", message.removeprefix(words))

@@ -1,9 +1,9 @@
-"""Upstream's tiny models with weights that matter.
+"""Upstream's tiny models with their weights scaled like those of trained models.
 
 test-llama-archs draws every weight from one narrow normal distribution (of 0.01; of 0.1 in newer trees), norms
 and scales included. With 0.01, what a layer adds to the residual stream is below or near its last bit: change
 every earlier token of a prompt, and the logits of the last one differ by an NMSE of 1e-14, or in no bit at all
-(gemma2, gpt-oss, lfm2, qwen35). Upstream's bound cannot see a wrong cache in such a model, and equal bits prove
+(gemma2, gpt-oss, lfm2, qwen35). Upstream's bound cannot detect a wrong cache in such a model, and equal bits prove
 little. Here the same random numbers are scaled to what trained weights look like, so that every token depends on
 all before it.
 """
@@ -34,26 +34,26 @@ _SINKS = re.compile(r"attn_sinks")
 
 
 def scaled_models(files: Sequence[Path], report: Progress = silent) -> list[Path]:
-    """Copies of tiny models with scaled weights, kept beside them until they are written anew.
+    """Copies of tiny models with scaled weights, kept beside them until the originals are written again.
 
     Raises:
         PyggmlError: a file cannot be read or written.
     """
-    found = []
+    copies = []
     for number, source in enumerate(files, 1):
         target = source.parent / f"lively-{_VERSION}" / source.name
         if not _is_fresh(target, source):
             report(f"scaling the weights of {source.name}", number, len(files))
             write_scaled(source, target)
-        found.append(target)
-    return found
+        copies.append(target)
+    return copies
 
 
 def write_scaled(source: Path, target: Path) -> None:
     """Write `target`, the model `source` with scaled weights.
 
     Raises:
-        PyggmlError: `source` is no GGUF file, or `target` cannot be written; it is unchanged then.
+        PyggmlError: `source` is not a GGUF file, or `target` cannot be written; it is unchanged then.
     """
     import gguf
 
@@ -81,8 +81,8 @@ def deviation(values: Array) -> float:
     """The standard deviation that upstream drew with (set_tensor_data, tests/test-llama-archs.cpp).
 
     Args:
-        values: a large tensor of the file. Its own deviation, to one significant digit, is the one that the
-            program was given.
+        values: a large tensor of the file. Its own deviation, rounded to one significant digit, is the one that
+            the program was given.
     """
     import numpy as np
 
@@ -92,8 +92,8 @@ def deviation(values: Array) -> float:
 def scaled(name: str, values: Array, drawn: float) -> Array:
     """The values of a tensor, drawn with the deviation `drawn`, scaled by what the tensor is for.
 
-    Norms and scales come to lie around 1 (a quarter up and down), biases around 0 with 0.1, matrices keep the
-    variance of what they are multiplied with; the decay of a state space is negative.
+    Norms and scales become 1 with a deviation of 1/4, biases 0 with a deviation of 0.1; matrices keep the variance
+    of what they are multiplied with; the decay of a state space model is negative.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the outcomes of a case's runs mean."""
+"""The verdict on a case: what the outcomes of its runs mean."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BAD = ("died", "hung", "failed", "nan", "differs", "over")
 NOT_RUN = ("refused", "unsupported")
 GOOD = ("identical", "within", "reference")
 VERDICTS = (*BAD, *NOT_RUN, "fixed", *GOOD)
-"""From the worst: `differs` where bits are expected to be the same, `over` upstream's bound, `refused` a kind of
-cache that cannot be laid out per stream, and says so, `unsupported` what the model or the build cannot, `fixed`
-what did not work in the other build and may therefore differ from it, `within` the bound."""
+"""The worst first. `differs`: bits that should be the same are not; `over`: above upstream's bound; `refused`: a kind
+of cache that cannot be laid out per stream, with a message that says so; `unsupported`: by the model or the build;
+`fixed`: did not work in the other build, and may therefore differ from it; `within`: the bound."""
 
 
 @dataclass(frozen=True)
 class LogitPosition:
-    """The first logit that differs: its step (0 is the prompt), sequence, token of that, and number."""
+    """The position of a logit: step (0 is the prompt), sequence, token of the sequence, index in the vocabulary."""
 
     step: int
     sequence: int
@@ -40,7 +40,7 @@ class LogitPosition:
 
 @dataclass(frozen=True)
 class RowCheck:
-    """A comparison with one other run.
+    """The comparison of a row's run with another run.
 
     Attributes:
         against: `cpu`, `device` (the cache there), `one` (tensor for all sequences), or the other build's
@@ -59,15 +59,15 @@ class RowCheck:
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """A row: a case and what came of it.
+    """A row of the matrix: a case and its result.
 
     Attributes:
-        verdict: one of VERDICTS, the worst of its checks'.
-        reason: why, where it is not good; a line.
+        verdict: one of VERDICTS, the worst of its checks.
+        reason: why the row is not good, in a line.
         note: what is special about the configuration.
-        sensitivity: by which NMSE a token's logits change on the CPU with all tokens before it; if that is
-            below upstream's bound, even a cache full of nonsense would be within it.
-        seconds: of the case's own process.
+        sensitivity: NMSE by which a token's logits change on the CPU when all tokens before it change; below
+            upstream's bound, even a cache full of garbage would pass.
+        seconds: of the run's own process.
     """
 
     case: Case
@@ -90,9 +90,9 @@ class MatrixRow:
 
 
 _LAYOUT = re.compile(r"kv_per_stream|kv-per-stream|per[- ]stream")
-"""In a refusal that is about the layout, as llama.cpp words it."""
+"""What llama.cpp says when it refuses a layout."""
 _NOT_BUILT = "has no kv_per_stream"
-"""As pyggml.llama.params words it."""
+"""What pyggml.llama.params says when the build lacks the patch."""
 
 Load = Callable[["Path"], "Floats"]
 Outcomes = Mapping[Run, RunOutcome]
@@ -107,7 +107,7 @@ def judge(
         outcomes: of all its runs, and of those of the same case in the other build.
         load: reads a file of logits.
         against: the other build.
-        bound: of the NMSE against the CPU.
+        bound: largest NMSE against the CPU.
     """
     record = _alone(case, outcomes, load, bound)
     if against is None:
@@ -116,7 +116,7 @@ def judge(
     check = _beside(record, other, outcomes, load, against)
     worst = min(record.verdict, check.verdict, key=VERDICTS.index)
     if record.verdict == "reference" or (record.verdict in GOOD and check.verdict not in BAD):
-        # What counts is how it compares with the other build, once it is good by itself.
+        # A row that is good by itself is judged by the comparison with the other build.
         worst = check.verdict
     reason = record.reason or check.reason
     if check.verdict in BAD and record.verdict not in BAD:
@@ -168,7 +168,7 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> MatrixRo
     ]
     if not checks:
         return record("reference", "")
-    # Identical to a run that is itself beyond the bound (and a row of its own) is all that can be asked.
+    # Being identical to a run that is itself over the bound (which has its own row) is all that can be asked.
     exact = [check for check in checks if check.against != "cpu" and check.verdict != "failed"]
     counting = min(exact, key=lambda check: VERDICTS.index(check.verdict)) if exact else checks[0]
     return record(counting.verdict, counting.reason, *checks)
@@ -183,7 +183,7 @@ def _ended(case: Case, outcomes: Outcomes) -> tuple[str, str]:
     if mine.supported or any(
         run is not None and outcomes[run].kind == "done" for run in (case.twin, case.one)
     ):
-        # The same with the cache on the devices, or in one tensor, works: this should.
+        # It works with the cache on the devices, or in one tensor, so it should work here.
         return "failed", mine.reason
     return "unsupported", mine.reason
 

@@ -1,9 +1,9 @@
-"""A process that has loaded a build, and forks a process of its own for every case.
+"""A process that has loaded a build and forks a process for every run.
 
-Starting Python and loading a build takes ten times as long as a tiny model does; a fork has both already.
+Starting Python and loading a build takes ten times as long as running a tiny model; a fork has both already.
 It reads jobs (model_run.to_job) from standard input, one a line, and answers each with a line on standard
 output: `{"status": exit status or minus the signal, "hung": bool, "seconds": ..., "told": [...]}`. `told` is
-what the case's process said: `{"phase": ...}`, at the end `{"done": {...}}`, `{"refused": message}` or
+what the run's process said: `{"phase": ...}`, at the end `{"done": {...}}`, `{"refused": message}` or
 `{"error": traceback}`. The first line of all is `{"ready": true}`, or `{"error": message, "hint": ...}`.
 """
 
@@ -32,12 +32,12 @@ def main(directory: str, scratch: str) -> None:
 
     Args:
         directory: of the build.
-        scratch: where logits are written; removed at the end, for who sends the jobs may have been killed.
+        scratch: where logits are written; removed at the end, because the sender of the jobs may have been killed.
     """
     import resource
     import shutil
 
-    # A case that dies shall not leave a core file, and Ctrl-C is for whoever started this process.
+    # A run that dies must not leave a core file, and Ctrl-C is for the process that started this one.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -58,7 +58,7 @@ def main(directory: str, scratch: str) -> None:
 
 
 def _load(directory: Path) -> Bindings:
-    # numpy and all else that a case needs is imported by this, once.
+    # This imports numpy and everything else that a run needs, once.
     import pyggml.matrix.model_run  # noqa: F401
     from pyggml.llama.library import library
     from pyggml.native.load import build_in, load
@@ -95,13 +95,13 @@ def _serve(bindings: Bindings, line: bytes) -> dict[str, Any]:
 
 
 def _listen(told: int, end: float) -> tuple[bytes, bool]:
-    """What the case says until its process ends, and whether it had to be given up.
+    """What the run says until its process ends, and whether it had to be stopped.
 
-    Its end of the pipe closes when it dies, however that happens.
+    Its end of the pipe closes when it dies, in whatever way.
     """
     poll = select.poll()
     poll.register(told, select.POLLIN)
-    # No job comes while one is being served: this can only be the end of whoever sends them.
+    # No job comes while one is being served, so this can only mean that the sender has ended.
     poll.register(0, 0)
     text = b""
     while True:
@@ -118,10 +118,10 @@ def _listen(told: int, end: float) -> tuple[bytes, bool]:
 
 
 def _case(bindings: Bindings, run: Run, out: Path, said: Path, telling: int) -> None:
-    """The process of the case; does not return."""
+    """The process of the run; does not return."""
     status = 1
     try:
-        # Whatever happens, the other end of standard output is not disturbed.
+        # Nothing but answers may reach standard output.
         log = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -134,7 +134,7 @@ def _case(bindings: Bindings, run: Run, out: Path, said: Path, telling: int) -> 
 
         status = _run_case(bindings, run, out, tell)
     finally:
-        # Nothing of the parent's is to be flushed or cleaned up by the child.
+        # The child must not flush or clean up anything of the parent's.
         os._exit(status)
 
 

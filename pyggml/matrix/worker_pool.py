@@ -1,4 +1,4 @@
-"""Several workers at a time: each thread of the pool has one for every build, and starts it anew if it dies."""
+"""Several workers at a time: each thread of the pool has one per build, and starts it again if it dies."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _START = (
 )
 _LONGEST_SAID = 65536
 _GRACE_SECONDS = 30.0
-"""A worker ends its case in time itself; one that does not answer that much later is given up."""
+"""A worker enforces the time limit itself; one that has not answered this much later is killed."""
 _DROPPED = ("PYGGML_ABORT_FD", "PYGGML_ABORT_PID", "GGML_BACKEND_PATH")
 
 
 class WorkerProcess:
-    """A process of worker.main, for the cases of one build, one after the other."""
+    """A process of worker.main that does the runs of one build, one after the other."""
 
     def __init__(self, build: Build, scratch: Path, number: int) -> None:
         """
         Raises:
-            PyggmlError: the build cannot be loaded, with its own reason.
+            PyggmlError: the build cannot be loaded; the message says why.
         """
         self._log = scratch / f"worker-{number}.log"
         env = {name: value for name, value in os.environ.items() if name not in _DROPPED}
         env = {name: value for name, value in env.items() if not name.startswith("PYGGML_VDEV_")}
-        # A process that will fork has one thread, and nothing to do with CUDA, which does not survive it: a
-        # case that wants CUDA loads it itself. And ggml would start a debugger for its backtrace.
+        # A process that forks must have one thread, and must not load CUDA, which does not survive a fork: a run on
+        # CUDA devices loads it itself. And ggml would start a debugger for its backtrace.
         env |= {"OPENBLAS_NUM_THREADS": "1", "PYGGML_CUDA": "0", "GGML_NO_BACKTRACE": "1"}
         with self._log.open("wb") as log:
             self._process = Child(
@@ -59,7 +59,7 @@ class WorkerProcess:
             raise PyggmlError(f"the build {build.record.variant} cannot be loaded: {why}", hint)
 
     def serve(self, run: Run, out: Path, said: Path, timeout: float) -> RunOutcome | None:
-        """Run a case; None if the worker itself died."""
+        """Do a run; None if the worker itself died."""
         from pyggml.matrix.model_run import to_job
 
         assert self._process.stdin is not None  # noqa: S101
@@ -77,8 +77,8 @@ class WorkerProcess:
         return None if answer is None else outcome_of(run, answer, _tail(said), out, timeout)
 
     def close(self) -> None:
-        """End it, and the case that it may be serving, which another thread may be waiting for."""
-        # Closing its output would wait for that thread; without input it ends, and so does that wait.
+        """End it and its current run, which another thread may be waiting for."""
+        # Closing its output would wait for that thread. Without input it ends, and so does the wait.
         with contextlib.suppress(OSError, ValueError):
             _close(self._process.stdin)
         if not self._process.ends_within(2):
@@ -97,17 +97,17 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Runs cases, in processes of their own, on several threads.
+    """Does runs in processes of their own, on several threads.
 
-    Used as a context manager: at its end nothing that it started is left.
+    A context manager: at its end, nothing that it started is left.
     """
 
     def __init__(self, builds: Mapping[str, Build], jobs: int, timeout: float, scratch: Path) -> None:
         """
         Args:
             builds: by variant.
-            jobs: cases at a time.
-            timeout: seconds that a case may take.
+            jobs: runs at a time.
+            timeout: seconds that a run may take.
             scratch: an empty directory for logits and outputs.
         """
         self._builds = builds
@@ -135,7 +135,7 @@ class WorkerPool:
         self._executor.shutdown(wait=True)
 
     def submit(self, runs: Iterable[Run], done: Callable[[RunOutcome], None]) -> None:
-        """Run them all, calling `done` in this thread as each ends.
+        """Do all runs, calling `done` in this thread as each ends.
 
         Raises:
             PyggmlError: a build cannot be loaded at all.

@@ -1,4 +1,4 @@
-"""What a context is given to compute: prompts, steps, and who leaves and joins between them."""
+"""What a context is given to compute: prompts, steps, and the sequences that leave and join in between."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pyggml.errors import UsageError
 
 Part = tuple[int, int, int]
-"""Of a batch: (sequence, its first token, the one after its last), as the sequence's tokens are numbered."""
+"""Part of a batch: (sequence, first token, token after the last), as the sequence's tokens are numbered."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A batch of one token of each sequence, or of what the turnover makes of it.
+    """A batch of one token per sequence, or what the turnover makes of it.
 
     Attributes:
         step: from 1.
-        leave: sequences whose positions are removed before it.
+        leave: sequences that are removed from the cache before it.
         parts: in the order of the batch.
     """
 
@@ -31,13 +31,13 @@ class Workload:
     """What a context is given to compute, the same for every configuration.
 
     Attributes:
-        prompt: tokens of the first sequence's prompt; the others' are shorter, each by another length.
-        steps: tokens that follow, one of each sequence in every batch.
-        batch: most tokens of one batch; None for all of the prompts in one.
-        shift: positions that each sequence loses at its beginning after the prompt, the rest moving down.
-        seed: of the tokens.
-        turnover: of several sequences one leaves now and then, joins again with another prompt while the
-            others go on, and is alone in a batch once, another one each time.
+        prompt: tokens of the first sequence's prompt; the others are shorter, each of another length.
+        steps: tokens after it, one of each sequence in every batch.
+        batch: most tokens of a batch; None for all prompts in one.
+        shift: tokens that each sequence loses at its beginning after the prompt; the rest is shifted down.
+        seed: of the random tokens.
+        turnover: with several sequences, every few steps another one leaves, joins again with a new prompt while
+            the others go on, and is then alone in a batch.
     """
 
     prompt: int = 32
@@ -55,18 +55,18 @@ class Workload:
             ("--seed", self.seed, 0),
         ):
             if value < least:
-                raise UsageError(f"{what} is {value}; {least} or more makes sense")
+                raise UsageError(f"{what} is {value}; it must be {least} or more")
         if self.shift and self.shift >= self.length(0):
             raise UsageError(f"--shift {self.shift} leaves nothing of a prompt of {self.prompt} tokens")
         if self.shift and not self.steps:
-            raise UsageError(f"--shift {self.shift} is seen only by the steps after it, and there are 0")
+            raise UsageError(f"--shift {self.shift} has an effect only on later steps, and --steps is 0")
 
     def length(self, sequence: int) -> int:
-        """Tokens of the prompt of a sequence."""
+        """Length of a sequence's prompt in tokens."""
         return 1 + (self.prompt - 1 - sequence * max(1, self.prompt // 8)) % self.prompt
 
     def batches(self, streams: int) -> tuple[tuple[Part, ...], ...]:
-        """The batches of the prompts: each a number of (sequence, first token, end)."""
+        """The batches of the prompts, as parts."""
         room = self.batch if self.batch is not None else self.tokens(streams)
         done: list[tuple[Part, ...]] = []
         now: list[Part] = []
@@ -89,7 +89,7 @@ class Workload:
     def stages(self, streams: int) -> tuple[Stage, ...]:
         """The batches after the prompts."""
         at = [self.length(sequence) for sequence in range(streams)]
-        found = []
+        stages = []
         for step in range(1, self.steps + 1):
             leave, counts = self._turn(step, streams) if self.turnover and streams > 1 else ((), {})
             parts = []
@@ -98,13 +98,13 @@ class Workload:
                 if count:
                     parts.append((sequence, at[sequence], at[sequence] + count))
                     at[sequence] += count
-            found.append(Stage(step, leave, tuple(parts)))
-        return tuple(found)
+            stages.append(Stage(step, leave, tuple(parts)))
+        return tuple(stages)
 
     def _turn(self, step: int, streams: int) -> tuple[tuple[int, ...], dict[int, int]]:
-        """Who leaves before a step, and how many tokens are in it of those that have not just one.
+        """The sequences that leave before a step, and the number of tokens of those that do not have one.
 
-        Four steps each: all; one is gone; it comes back with a prompt; it is alone.
+        A turn has four steps: all sequences; one is gone; it is back with a prompt; it is alone.
         """
         turn, phase = divmod(step - 1, 4)
         mover = (streams - 1 - turn) % streams
@@ -115,19 +115,19 @@ class Workload:
         return (), {} if phase == 0 else {other: 0 for other in range(streams) if other != mover}
 
     def _joining(self, turn: int, streams: int) -> int:
-        """Tokens of a sequence that joins: no more than a prompt, and a batch holds one of each other."""
+        """Tokens of a sequence that joins: at most a prompt, and the batch holds a token of each other one as well."""
         room = (self.batch if self.batch is not None else self.tokens(streams)) - (streams - 1)
         return max(1, min(room, self.prompt, 2 + turn + self.prompt // 3))
 
     def count(self, sequence: int, streams: int) -> int:
-        """Tokens of a sequence, all in all."""
+        """All tokens of a sequence."""
         ends = [end for stage in self.stages(streams) for one, _, end in stage.parts if one == sequence]
         return max(ends, default=self.length(sequence))
 
     def rows(self, streams: int) -> list[tuple[int, int, int]]:
         """Where each row of logits comes from: (step, sequence, token of the sequence); the prompt is step 0.
 
-        Tokens of a sequence are numbered on when it has left and joined again.
+        A sequence that has left and joined again continues its numbers.
         """
         return [
             (step, sequence, token)

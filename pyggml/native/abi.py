@@ -1,4 +1,4 @@
-"""The binary interface of one tree as data, and what differs between two of them."""
+"""The binary interface of a tree as data, and the differences between two."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AbiChange:
         name: of the function, struct, ...
         what: `added`, `removed` or `changed`.
         member: the field, slot or enumerator that differs, or None for the thing as a whole.
-        before, after: offsets, types or values in words; None where there is none.
+        before, after: offsets, types or values in words; None where there are none.
     """
 
     section: str
@@ -66,10 +66,10 @@ def describe(declarations: Declarations, variant: str, pin: str) -> dict[str, An
 
 
 def read_abi(path: Path) -> dict[str, Any]:
-    """An abi.json, or the one of a build directory.
+    """Read an abi.json, or the one of a build directory.
 
     Raises:
-        UsageError: there is none, or it is not one of this version.
+        UsageError: there is none, or it is of another version.
     """
     candidates = (path / "python" / FILE, path / FILE) if path.is_dir() else (path,)
     file = next((one for one in candidates if one.is_file()), None)
@@ -87,9 +87,9 @@ def read_abi(path: Path) -> dict[str, Any]:
 
 
 def diff_abi(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[AbiChange, ...]:
-    """What a program compiled against `before` finds different in `after`, section by section, by name.
+    """The differences for a program compiled against `before`, by section and name.
 
-    Headers that only moved a declaration and names of parameters make no difference.
+    The header of a declaration and the names of parameters make no difference.
     """
     changes: list[AbiChange] = []
     for section in SECTIONS:

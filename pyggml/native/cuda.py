@@ -1,4 +1,4 @@
-"""The CUDA backend of a build, a plugin that libggml.so loads where there is a driver; why there is no device."""
+"""The CUDA backend of a build (a plugin that libggml.so loads where there is a driver), and why it has no device."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pyggml.project import Project
 
 BACKEND = "CUDA"
-"""What ggml's registry calls it."""
+"""Its name in ggml's registry."""
 DEVICES = "GGML_CUDA_DEVICES"
-"""How many devices ggml's CUDA backend makes of the GPUs (ggml_cuda_init, ggml/src/ggml-cuda/ggml-cuda.cu)."""
+"""How many devices ggml's CUDA backend makes out of the GPUs (ggml_cuda_init, ggml/src/ggml-cuda/ggml-cuda.cu)."""
 
 
 def has_cuda(build: Build) -> bool:
@@ -27,7 +27,7 @@ def has_cuda(build: Build) -> bool:
 
 
 def explain_absence(project: Project, build: Build) -> str | None:
-    """Why a build sees no CUDA device here, also where another build of the project has CUDA; None without any."""
+    """Why a build sees no CUDA device here, or that another build has CUDA; None if no build has it."""
     if has_cuda(build):
         return why_no_device(build)
     other = next((one for one in finished_builds(project) if has_cuda(one)), None)
@@ -35,12 +35,12 @@ def explain_absence(project: Project, build: Build) -> str | None:
         return None
     name, there = build.record.variant, other.record.variant
     if any(one.backend == BACKEND for one in seen_devices(other, os.environ)):
-        return f"{name} is without CUDA; those of the build that has it: pyggml devices --variant {there}"
-    return f"{name} is without CUDA, and {there}, which has it, sees none: {why_no_device(other)}"
+        return f"{name} was built without CUDA; for the build that has it: pyggml devices --variant {there}"
+    return f"{name} was built without CUDA, and {there}, which has it, sees none: {why_no_device(other)}"
 
 
 def find_cuda_build(project: Project) -> Build:
-    """The active build if it has CUDA, else the newest finished one of the project that has.
+    """The active build if it has CUDA, else the project's newest finished build that does.
 
     Raises:
         PyggmlError: there is none.
@@ -51,18 +51,18 @@ def find_cuda_build(project: Project) -> Build:
         active = active_build(project.root)
         if has_cuda(active):
             return active
-    found = next((build for build in finished_builds(project) if has_cuda(build)), None)
-    if found is None:
+    build = next((one for one in finished_builds(project) if has_cuda(one)), None)
+    if build is None:
         raise PyggmlError("there is no finished build with CUDA", "Make one with: pyggml build --cuda")
-    return found
+    return build
 
 
 def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
-    """The CUDA devices in this process, or the reason why there are none.
+    """Load the CUDA backend into this process and list its devices.
 
-    ggml loads the backend when its registry is first looked at, unless PYGGML_CUDA=0 keeps it out; this
-    loads it even then. `GGML_CUDA_DEVICES=4` in the environment makes four devices of the GPUs
-    there are, for backends that know it.
+    ggml loads the backend when its registry is first used, unless PYGGML_CUDA=0 keeps it out; this loads it
+    even then. `GGML_CUDA_DEVICES=4` in the environment makes four devices out of the GPUs, in backends that
+    know it.
 
     Args:
         bindings: by default the active build's.
@@ -93,19 +93,19 @@ def load_cuda(bindings: Bindings | None = None) -> tuple[str, ...]:
 
 
 def open_cuda(count: int, bindings: Bindings | None = None) -> tuple[str, ...]:
-    """As load_cuda, exactly `count` devices, each GPU as several where there are fewer.
+    """As load_cuda, but with exactly `count` devices; GPUs are divided where there are too few.
 
-    Only in a process in which CUDA has not been loaded: ggml counts its devices once.
+    CUDA must not be loaded in this process yet: ggml counts its devices once.
 
     Raises:
-        PyggmlError: there is no GPU, or a backend that cannot divide one.
+        PyggmlError: there is no GPU, or the backend cannot divide one.
     """
     os.environ[DEVICES] = str(count)
     names = load_cuda(bindings)
     if len(names) != count:
         raise PyggmlError(
-            f"{count} CUDA devices are asked for, and the build has {len(names)}",
-            f"CUDA is loaded already in this process, or this upstream does not know {DEVICES}.",
+            f"{count} CUDA devices were requested, but the build has {len(names)}",
+            f"Either CUDA was already loaded in this process, or this upstream does not know {DEVICES}.",
         )
     return names
 
@@ -116,7 +116,7 @@ def why_no_device(build: Build) -> str:
 
     library = build.bin_dir / LIBRARY
     if not library.is_file():
-        return f"the build {build.record.variant} is without CUDA; make one with: pyggml build --cuda"
+        return f"the build {build.record.variant} has no CUDA; make one that does with: pyggml build --cuda"
     driver = read_driver()
     if driver.state != "ready" or not driver.gpus:
         return driver.describe()
@@ -130,4 +130,4 @@ def why_no_device(build: Build) -> str:
         and int(built.partition(".")[0]) > driver.cuda[0]
     ):
         return f"built with CUDA {built}, and {driver.describe()}"
-    return f"the CUDA runtime refuses what the driver offers ({driver.describe()})"
+    return f"the CUDA runtime does not accept the driver ({driver.describe()})"

@@ -1,4 +1,4 @@
-"""The ledger of the virtual devices in Python: what moved, where to, how much, for which split."""
+"""The ledger of the virtual devices: what was transferred, where to, how many bytes, for which split."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LedgerRecord:
 
 @dataclass(frozen=True)
 class LedgerDifference:
-    """A difference between two ledgers: one group that moves something else, or in other portions.
+    """A difference between two ledgers: a group with another number of records or bytes.
 
     Attributes:
         kind, device, tensor: the group.
@@ -119,10 +119,10 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """The lines that PYGGML_VDEV_LEDGER made; a last line cut short by a kill is left out.
+        """Read a file that PYGGML_VDEV_LEDGER made, without a last line that was cut off.
 
         Raises:
-            PyggmlError: the file cannot be read, or it is something else; the message names the line.
+            PyggmlError: the file cannot be read or is not a ledger; the message names the line.
         """
         try:
             lines = path.read_bytes().split(b"\n")
@@ -139,7 +139,7 @@ class Ledger:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all records that happened."""
+        """Bytes of all records that were not refused."""
         return int(self.array["bytes"][~self._refused].sum())
 
     @property
@@ -167,15 +167,15 @@ class Ledger:
         split: int | None = None,
         refused: bool | None = None,
     ) -> Ledger:
-        """The records that meet every condition given.
+        """The records that meet all given conditions.
 
         Args:
             kind: one kind, or several.
             device: name or index.
-            name: a regular expression that is searched in the tensor's name.
+            name: a regular expression to search for in the tensor's name.
 
         Raises:
-            PyggmlError: a kind or device that does not exist, or no regular expression.
+            PyggmlError: there is no such kind or device, or `name` is not a regular expression.
         """
         import numpy as np
 
@@ -195,16 +195,16 @@ class Ledger:
             except re.error as error:
                 raise PyggmlError(f"{name!r} is not a regular expression: {error}") from error
             unique, inverse = np.unique(self.array["tensor"], return_inverse=True)
-            found = [pattern.search(text) is not None for text in self._texts(unique)]
-            keep &= np.array(found, bool)[inverse] if len(self) else keep
+            matches = [pattern.search(text) is not None for text in self._texts(unique)]
+            keep &= np.array(matches, bool)[inverse] if len(self) else keep
         return Ledger(self.array[keep], self.devices)
 
     def transfers(self) -> Ledger:
-        """Sets, gets and copies: what crosses to, from and between devices."""
+        """Sets, gets and copies: transfers to, from and between devices."""
         return self.filter(kind=TRANSFERS, refused=False)
 
     def sums(self, *keys: GroupKey, of: Literal["bytes", "rows", "count"] = "bytes") -> dict[Any, int]:
-        """Sums by group, of records that happened.
+        """Sums by group, without refused records.
 
         Args:
             keys: what a group has in common; with one key the dictionary's keys are its values, with several
@@ -221,7 +221,7 @@ class Ledger:
         return totals
 
     def diff(self, other: Ledger) -> list[LedgerDifference]:
-        """Where `other` moves something else; groups of kind, device and tensor, in order of appearance."""
+        """The differences to `other`, by kind, device and tensor, in order of appearance."""
         groups: tuple[GroupKey, ...] = ("kind", "device", "tensor")
         ours, theirs = self.sums(*groups, of="count"), other.sums(*groups, of="count")
         our_bytes, their_bytes = self.sums(*groups), other.sums(*groups)
@@ -258,7 +258,7 @@ class Ledger:
         ]  # fmt: skip
 
     def summary(self) -> str:
-        """A table of what every device did, for people."""
+        """A table of what every device did, as text."""
         count = self.sums("device", "kind", of="count")
         rows, moved = self.sums("device", "kind", of="rows"), self.sums("device", "kind")
         lines = [f"{'device':<16} {'kind':<8} {'count':>10} {'rows':>14} {'bytes':>18}"]

@@ -1,4 +1,4 @@
-"""ggml's and llama's logs, line by line, in Python's logging; their last words in the process's."""
+"""ggml's and llama.cpp's logs, line by line, in Python's logging; the last words of a process that aborts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from pyggml.errors import PyggmlError
 
 ABORT_FD = "PYGGML_ABORT_FD"
 ABORT_PID = "PYGGML_ABORT_PID"
-"""The process that ABORT_FD is meant for, if it says so: others inherit the variable, not the descriptor."""
+"""If set, the process that ABORT_FD is meant for: others inherit the variable, but not the descriptor."""
 LONGEST_LINE = 65536
-"""Bytes that are kept of a line without an end."""
+"""Bytes that are kept of an unfinished line."""
 
 
 class LineLogger:
     """A log callback: pieces of lines in, records of Python's logging out.
 
-    Upstream prints a line in pieces; GGML_LOG_LEVEL_CONT says that a piece belongs to the line before.
-    Text is UTF-8 with what is not replaced: it may quote a model file.
+    Upstream prints lines in pieces; GGML_LOG_LEVEL_CONT says that a piece continues a line. Text is decoded as
+    UTF-8, with other bytes replaced: it may quote a model file.
     """
 
     def __init__(self, name: str, levels: dict[int, int], continued: int) -> None:
         """
         Args:
             name: of the logger.
-            levels: ggml's level to Python's.
-            continued: ggml's level of a piece that continues a line.
+            levels: ggml's levels to Python's.
+            continued: ggml's level for a piece that continues a line.
         """
         self._logger = logging.getLogger(name)
         self._levels = levels
@@ -54,7 +54,7 @@ class LineLogger:
             self._emit(state.level, line)
 
     def flush(self) -> None:
-        """What this thread has of an unfinished line."""
+        """Emit this thread's unfinished line."""
         pending: bytes = getattr(self._here, "text", b"")
         self._here.text = b""
         if pending:
@@ -66,7 +66,7 @@ class LineLogger:
 
 
 def levels_of(lib: Any) -> dict[int, int]:
-    """ggml's levels to Python's; NONE is text without one."""
+    """ggml's levels to Python's; NONE is text without a level."""
     return {
         lib.GGML_LOG_LEVEL_NONE: logging.INFO,
         lib.GGML_LOG_LEVEL_DEBUG: logging.DEBUG,
@@ -80,7 +80,7 @@ def abort_descriptor() -> int:
     """Where last words go: the file descriptor in PYGGML_ABORT_FD, or standard error.
 
     Raises:
-        PyggmlError: it is not the number of an open descriptor.
+        PyggmlError: the variable is not the number of an open descriptor.
     """
     text = os.environ.get(ABORT_FD)
     own = str(os.getpid())
@@ -98,7 +98,7 @@ def abort_descriptor() -> int:
 
 
 def last_words(own_frame: FrameType | None) -> bytes:
-    """The Python stacks of a process that is about to abort, the one that called C first.
+    """The Python stacks of a process that is about to abort, that of the thread that called C first.
 
     Args:
         own_frame: the frame of the caller of the C function, None on a thread that C made.
@@ -117,7 +117,7 @@ def last_words(own_frame: FrameType | None) -> bytes:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write to a descriptor; there is nobody left to tell that it failed."""
+    """Write to a descriptor and ignore errors: the process is about to end."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]

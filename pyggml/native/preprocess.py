@@ -26,7 +26,7 @@ _EXPANDED = re.compile(r"^pyggml_macro_(\d+) (.*)$")
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler as a build used it; `flags` may define macros that change structs."""
+    """The C compiler of a build; `flags` may define macros that change structs."""
 
     program: Path
     flags: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ def source_of(build: Build) -> Path:
     """The tree that CMake was configured with, from its cache.
 
     Raises:
-        PyggmlError: there is no cache, or it does not say.
+        PyggmlError: there is no cache, or it does not name the tree.
     """
     try:
         cache = (build.directory / "CMakeCache.txt").read_bytes().decode("utf-8", "surrogateescape")
@@ -67,11 +67,13 @@ def source_of(build: Build) -> Path:
     for line in cache.splitlines():
         if line.startswith("CMAKE_HOME_DIRECTORY:INTERNAL="):
             return Path(line.partition("=")[2])
-    raise PyggmlError(f"{build.directory} does not say which tree it was made of", "Build it: pyggml build")
+    raise PyggmlError(
+        f"{build.directory} does not say which tree it was built from", "Build it: pyggml build"
+    )
 
 
 def compiler_environment() -> dict[str, str]:
-    """The environment for a compiler: English messages, nothing that adds include directories."""
+    """The environment for a compiler: English messages, and no variables that add include directories."""
     dropped = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", "GCC_COMPARE_DEBUG")
     env = {name: value for name, value in os.environ.items() if name not in dropped}
     env.update(LC_ALL="C.UTF-8", LANGUAGE="C")
@@ -88,30 +90,30 @@ def include_text(source: Path, vdev_dir: Path | None) -> str:
     if missing:
         raise PyggmlError(
             f"{source} has no {missing[0]} in {', '.join(INCLUDE_DIRS)}",
-            "The Python side is made from the headers of the tree that was built: pyggml patch apply",
+            "The Python side is made from the headers of the tree that was built. Bring it back: pyggml patch apply",
         )
-    found = [*HEADERS, *([CPU_HEADER] if _exists(source, CPU_HEADER) else [])]
+    names = [*HEADERS, *([CPU_HEADER] if _exists(source, CPU_HEADER) else [])]
     if vdev_dir is not None:
-        found.append(VDEV_HEADER)
-    return "".join(f'#include "{name}"\n' for name in found)
+        names.append(VDEV_HEADER)
+    return "".join(f'#include "{name}"\n' for name in names)
 
 
 def missing_headers(source: Path) -> tuple[str, ...]:
-    """Those of the six headers that a tree does not have; an upstream of long ago lacks some."""
+    """The ones of the six headers that a tree does not have; old upstreams lack some."""
     return tuple(name for name in HEADERS if not _exists(source, name))
 
 
 def preprocess(compiler: Compiler, source: Path, vdev_dir: Path | None = None) -> Preprocessed:
     """Run `cc -E` over the headers.
 
-    Attributes that are not part of a type are taken out here, because a C parser does not know them.
+    Attributes that are not part of a type are removed, because a C parser does not know them.
 
     Args:
-        source: the tree; the compiler runs in it, so that no absolute path reaches the result.
-        vdev_dir: where pyggml-vdev.h lies, or None to leave it out.
+        source: the tree; the compiler runs in it, so that the result has no absolute paths.
+        vdev_dir: the directory of pyggml-vdev.h, or None to leave it out.
 
     Raises:
-        PyggmlError: a header is missing, or the compiler does not accept them.
+        PyggmlError: a header is missing, or the compiler fails.
     """
     includes = include_text(source, vdev_dir)
     own = {os.path.relpath(vdev_dir / VDEV_HEADER, source): VDEV_HEADER} if vdev_dir else {}
@@ -123,9 +125,9 @@ def preprocess(compiler: Compiler, source: Path, vdev_dir: Path | None = None) -
         if name is None:
             continue
         if text.startswith("#"):
-            found = _DEFINE.match(text)
-            if found:
-                defined[found[1]] = None
+            define = _DEFINE.match(text)
+            if define:
+                defined[define[1]] = None
             elif text.startswith("#undef "):
                 defined.pop(text[7:].strip(), None)
         elif text.strip():
@@ -134,18 +136,18 @@ def preprocess(compiler: Compiler, source: Path, vdev_dir: Path | None = None) -
     names = list(defined)
     macros = {}
     for header, text in _marked(_run(compiler, source, directories, includes + asked)):
-        found = _EXPANDED.match(text) if header == "<stdin>" else None
-        if found:
-            macros[names[int(found[1])]] = found[2].strip()
+        expanded = _EXPANDED.match(text) if header == "<stdin>" else None
+        if expanded:
+            macros[names[int(expanded[1])]] = expanded[2].strip()
     return Preprocessed(tuple(lines), macros)
 
 
 def first_error(stderr: str) -> str:
-    """The first error of a compiler or linker in a line or two."""
+    """The first error of a compiler or linker, in one or two lines."""
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()]
     pattern = re.compile(r"\b(fatal error|error|undefined reference|cannot find)\b")
     at = next((number for number, line in enumerate(lines) if pattern.search(line)), None)
-    return "\n".join(lines[:1] if at is None else lines[at : at + 2]) or "it failed without saying why"
+    return "\n".join(lines[:1] if at is None else lines[at : at + 2]) or "it failed without a message"
 
 
 def run_compiler(command: Sequence[str], cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -169,7 +171,7 @@ def run_compiler(command: Sequence[str], cwd: Path, text: str = "") -> subproces
 
 
 def compiler_of(tools: Mapping[str, str], options: Mapping[str, str]) -> Compiler:
-    """The C compiler of a build's record, with the flags that the user gave it."""
+    """The C compiler of a build's record, with the user's flags."""
     flags = tuple(shlex.split(options.get("CMAKE_C_FLAGS", "")))
     return Compiler(Path(tools["cc"]), flags, tools.get("cc_version", ""))
 
@@ -186,9 +188,9 @@ def _run(compiler: Compiler, source: Path, directories: list[str], text: str, *m
 def _marked(text: str) -> Iterator[tuple[str, str]]:
     header = ""
     for line in text.splitlines():
-        found = _MARKER.match(line)
-        if found:
-            header = re.sub(r"\\(.)", r"\1", found[1])
+        marker = _MARKER.match(line)
+        if marker:
+            header = re.sub(r"\\(.)", r"\1", marker[1])
         else:
             yield header, line
 

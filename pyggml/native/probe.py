@@ -1,4 +1,4 @@
-"""A program of its own: prints as JSON what ggml's registry holds. Only the standard library is used.
+"""A stand-alone program that prints the devices in ggml's registry as JSON; it uses only the standard library.
 
 `python -I probe.py BIN_DIR` under the environment of `pyggml.native.vdev_config.program_environment`.
 """
@@ -20,7 +20,7 @@ def registry(bin_dir: Path) -> list[dict[str, Any]]:
     """The devices that the libraries in `bin_dir` see after loading all backends."""
     base = ctypes.CDLL(str(bin_dir / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
     ggml = ctypes.CDLL(str(bin_dir / "libggml.so"), mode=ctypes.RTLD_GLOBAL)
-    # Plugins lie beside the libraries; by itself ggml looks beside the program, which is Python here.
+    # Plugins are beside the libraries; by default ggml looks beside the program, which is Python here.
     ggml.ggml_backend_load_all_from_path(os.fsencode(bin_dir))
     ggml.ggml_backend_dev_count.restype = ctypes.c_size_t
     ggml.ggml_backend_dev_get.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Running a program of a build with virtual devices, and asking a build which devices it sees."""
+"""The programs of a build, and the devices that it sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SeenDevice:
 
 
 def programs_of(build: Build) -> list[str]:
-    """What can be run, sorted."""
+    """The names of the programs, sorted."""
     try:
         files = sorted(build.bin_dir.iterdir())
     except OSError:
@@ -41,7 +41,7 @@ def find_program(build: Build, name: str) -> Path:
     """A program of the build by its name.
 
     Raises:
-        UsageError: there is none of that name; the hint lists those that there are.
+        UsageError: there is none; the hint lists the programs that there are.
     """
     programs = programs_of(build)
     if name in programs:
@@ -51,10 +51,10 @@ def find_program(build: Build, name: str) -> Path:
 
 
 def seen_devices(build: Build, env: Mapping[str, str]) -> list[SeenDevice]:
-    """The devices that the build's libraries see, asked for in a process of its own.
+    """The devices that the build's libraries see, found out in a process of its own.
 
     Raises:
-        PyggmlError: that process failed; what it said last is in the message.
+        PyggmlError: that process failed; the message has its last line.
     """
     command = [sys.executable, "-I", str(Path(__file__).with_name("probe.py")), str(build.bin_dir)]
     finished = run(command, env=env, limit=PROBE_SECONDS)

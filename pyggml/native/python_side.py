@@ -1,4 +1,4 @@
-"""The Python side of a build: declarations, virtual devices, extension and ABI description, kept with it."""
+"""The Python side of a build: declarations, virtual devices, extension and ABI description, in its directory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PythonSide:
-    """What Python needs of one build.
+    """What Python needs of a build.
 
     Attributes:
         directory: the build's python/ directory.
         functions: how many can be called.
         omitted: how many names of the headers cannot be used (listed in omitted.json).
-        compiled: the extension was compiled now.
+        compiled: whether the extension was compiled just now.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class PythonSide:
 def build_all(
     project: Project, options: BuildOptions, report: Report | None = None, say: Say = lambda text: None
 ) -> tuple[BuildResult, PythonSide | None]:
-    """Build the work tree, then its Python side; what is up to date is left alone.
+    """Build the work tree and its Python side; what is up to date is left alone.
 
     The Python side is left out (None) when only single targets were asked for; see also make_for.
 
@@ -62,9 +62,9 @@ def build_all(
 
 
 def make_for(project: Project, result: BuildResult, say: Say = lambda text: None) -> PythonSide | None:
-    """The Python side of a build that was made a moment ago, holding the project meanwhile.
+    """Make the Python side of a build that has just been made, with the project locked.
 
-    None, and a line to say so after work was done, for an upstream that has not got all of the six headers.
+    None for an upstream without all of the six headers; after a build that did something, a line says so.
 
     Raises:
         PyggmlError: see make_python_side; or the work tree was changed since the build.
@@ -74,7 +74,7 @@ def make_for(project: Project, result: BuildResult, say: Say = lambda text: None
     with project.lock("build"):
         source, record = read_source(project), result.build.record
         if source.head != record.head:
-            raise PyggmlError("the work tree was changed while the build ended", "Run it again: pyggml build")
+            raise PyggmlError("the work tree was changed during the build", "Run it again: pyggml build")
         missing = missing_headers(source.path)
         if missing:
             if result.steps:
@@ -91,16 +91,16 @@ def make_python_side(
     *,
     virtual_devices: bool = True,
 ) -> PythonSide:
-    """Bring the Python side of a finished build up to date; 1 s when it is already.
+    """Bring the Python side of a finished build up to date; takes 1 s if it already is.
 
     Args:
         source: the tree that was built; by default the one that CMake was configured with.
         directory: where it goes; by default the build's python/.
-        say: told in a line what takes long.
+        say: called with a line for what takes long.
         virtual_devices: compile them and declare their functions (`lib.pyggml_vdev_...`) as well.
 
     Raises:
-        PyggmlError: a library or header is missing, or a compiler refuses; what was there stays.
+        PyggmlError: a library or header is missing, or a compiler fails; what was there stays.
     """
     import filelock
 
@@ -112,7 +112,7 @@ def make_python_side(
             return _make(build, source, directory, say, virtual_devices)
     except filelock.Timeout as error:
         raise PyggmlError(
-            f"another process has been making {directory} for {LOCK_PATIENCE_SECONDS:g} s",
+            f"another process has been at work in {directory} for {LOCK_PATIENCE_SECONDS:g} s",
             "Wait until it has finished, or stop it, and run the command again.",
         ) from error
 

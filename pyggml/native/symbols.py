@@ -10,7 +10,7 @@ from pyggml.errors import PyggmlError
 from pyggml.native.preprocess import Compiler, first_error, run_compiler
 
 LIBRARIES = ("ggml-base", "ggml", "ggml-cpu", "llama")
-"""Without their prefix and suffix; ggml-cpu is a plugin that cannot be linked where GGML_BACKEND_DL is on."""
+"""Names without prefix and suffix; with GGML_BACKEND_DL, ggml-cpu is a plugin that cannot be linked."""
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
@@ -24,23 +24,23 @@ def build_libraries(bin_dir: Path) -> tuple[Path, ...]:
     """The libraries in `bin_dir` that can be linked.
 
     Raises:
-        PyggmlError: one that every build has is not there.
+        PyggmlError: a library that every build has is missing.
     """
-    found = []
+    libraries = []
     for name in LIBRARIES:
         path = bin_dir / library_file(name)
         if path.is_file():
-            found.append(path)
+            libraries.append(path)
         elif name != "ggml-cpu":
             raise PyggmlError(
                 f"the build has no {path.name} in {bin_dir}",
                 "Build the libraries: pyggml build (a build of single targets may not make them)",
             )
-    return tuple(found)
+    return tuple(libraries)
 
 
 def exported(compiler: Compiler, libraries: tuple[Path, ...]) -> frozenset[str]:
-    """The names of everything that `libraries` export, by `nm`.
+    """The names that `libraries` export, as `nm` lists them.
 
     Raises:
         PyggmlError: there is no nm, or it cannot read a library.
@@ -63,11 +63,10 @@ def exported(compiler: Compiler, libraries: tuple[Path, ...]) -> frozenset[str]:
 def _nm(compiler: Compiler) -> str:
     done = run_compiler([str(compiler.program), "-print-prog-name=nm"], Path.cwd())
     named = done.stdout.strip() if done.returncode == 0 else ""
-    found = shutil.which(named) if named else None
-    found = found or shutil.which("nm")
-    if found is None:
+    path = (shutil.which(named) if named else None) or shutil.which("nm")
+    if path is None:
         raise PyggmlError(
             "there is no nm beside the compiler or on PATH",
             "It comes with binutils. Debian: apt install binutils",
         )
-    return found
+    return path

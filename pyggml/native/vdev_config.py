@@ -29,24 +29,24 @@ class VirtualDeviceConfig:
     """Devices that look like GPUs and compute on the CPU (`vdev/pyggml-vdev.h`).
 
     Attributes:
-        count: how many, 1 to 16; with `names` given, None means one for every name.
+        count: how many, 1 to 16; None means one for every name, or two.
         names: what ggml calls them; by default VDEV0, VDEV1, …
         memory: bytes of each; an allocation beyond it fails.
         alignment: bytes that buffers are aligned to, a power of two.
         max_buffer: bytes of the largest buffer; None for no limit of its own.
-        native_2d: strided transfers in one call; without, ggml makes a call for every row.
+        native_2d: strided transfers in one call; otherwise ggml makes a call for every row.
         host_buffer: offer a pinned host buffer type.
-        asynchronous: offer asynchronous transfers and events; they are done when the call returns.
+        asynchronous: offer asynchronous transfers and events; they are complete when the call returns.
         poison: fill fresh buffers with NaN patterns; otherwise with zeros.
         strict: a graph that uses memory outside its device fails, as it would on a GPU.
-        threads: of each device's computation; results do not depend on it.
-        offload_batch: from this batch on, take over operations whose weights are on the host; 0 for never.
+        threads: for each device's computation; results do not depend on it.
+        offload_batch: from this batch size on, take over operations with weights on the host; 0 for never.
         ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
-        faults: what goes wrong on demand, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
+        faults: injected faults, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
             keys nth, device, min, tensor, byte, mask. `alloc:nth=3`, `set:tensor=cache_k*,byte=4`.
 
     Raises:
-        UsageError: a value that no device can have; the message names it.
+        UsageError: an impossible value; the message names it.
     """
 
     count: int | None = None
@@ -118,10 +118,10 @@ def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: 
 
     Args:
         env: by default the process's.
-        overrides: attributes that win over the variables; one that is None does not count.
+        overrides: attributes that win over the variables, unless they are None.
 
     Raises:
-        UsageError: a value that cannot be read or that no device can have.
+        UsageError: a value that cannot be read or is impossible.
     """
     env = os.environ if env is None else env
     values: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: 
         if text and overrides.get(attribute) is None:
             values[attribute] = read(_PREFIX + name, text)
     values.update({name: value for name, value in overrides.items() if value is not None})
-    # Whoever gives only the one means it to win over the other's variable.
+    # If only one of count and names is given, it wins over the other's variable.
     if overrides.get("count") is not None and overrides.get("names") is None:
         if len(values.get("names", ())) != overrides["count"]:
             values.pop("names", None)
@@ -142,7 +142,7 @@ def devices_from_environment(env: Mapping[str, str] | None = None, **overrides: 
 def program_environment(
     library: Path, devices: VirtualDeviceConfig, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment in which every program of a build has the devices.
+    """The environment that gives the devices to every program of a build.
 
     Args:
         library: the build's libpyggml-vdev.so.
@@ -230,12 +230,12 @@ def parse_size(text: str) -> int:
     """Bytes of `512M`, `1GiB`, `4096`; units are powers of 1024.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is not a size.
     """
-    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?\s*", text, re.IGNORECASE | re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?\s*", text, re.IGNORECASE | re.ASCII)
+    if match is None:
         raise UsageError(f"{text!r} is not a size", "Write it as 512M, 4G or a number of bytes.")
-    return int(found[1]) << _UNITS[(found[2] or "").upper()]
+    return int(match[1]) << _UNITS[(match[2] or "").upper()]
 
 
 def _check_names(names: tuple[str, ...]) -> None:

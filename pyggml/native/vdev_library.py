@@ -36,13 +36,13 @@ def compile_vdev(
     Args:
         source: the tree that was built; by default the one that CMake was configured with.
         directory: where the library goes; by default the build's python/.
-        say: told in a line when it compiles.
+        say: called with a line when it compiles.
 
     Returns:
         The library.
 
     Raises:
-        PyggmlError: the build has no shared ggml, a header is missing, or the compiler refuses (its first
+        PyggmlError: the build has no shared ggml, a header is missing, or the compiler fails (with its first
             error); a library that was there stays.
     """
     source = source or source_of(build)
@@ -56,32 +56,32 @@ def compile_vdev(
 
 
 def find_vdev(build: Build, say: Callable[[str], None] = lambda text: None) -> Path:
-    """The virtual devices of a build for whoever runs its programs, while the work tree may have moved on.
+    """The virtual devices of a build, for running its programs, even if the work tree has moved on.
 
     Raises:
-        PyggmlError: see compile_vdev; or they are not compiled and the headers are no longer the build's.
+        PyggmlError: see compile_vdev; or they are not compiled yet and the headers are no longer the build's.
     """
     source = source_of(build)
     directory = (build.directory / "python").resolve()
-    found = _fingerprint_of(directory / LIBRARY)
-    if found is not None and found[0] == _own_key(build, directory):
+    fingerprint = _fingerprint_of(directory / LIBRARY)
+    if fingerprint is not None and fingerprint[0] == _own_key(build, directory):
         with contextlib.suppress(PyggmlError):
-            if found[1] == _header_key(source):
+            if fingerprint[1] == _header_key(source):
                 return directory / LIBRARY
         if _goes_with(build, directory / LIBRARY) or _moved_on(build, source):
             return directory / LIBRARY
     elif _moved_on(build, source):
         raise PyggmlError(
-            f"the headers in {source} are not those that {build.record.variant} was built of",
+            f"the headers in {source} are not those that {build.record.variant} was built from",
             "Build again: pyggml build",
         )
     return compile_vdev(build, source, directory, say)
 
 
 def _goes_with(build: Build, library: Path) -> bool:
-    """Whether it was compiled after the build: then the work tree's headers are another tree's, whatever their times.
+    """Whether it was compiled after the build; then other headers in the work tree are of another tree.
 
-    Applying and unapplying patches gives files the times that they had before.
+    Their times do not tell: applying and unapplying patches gives files the times that they had before.
     """
     try:
         return library.stat().st_mtime_ns >= (build.bin_dir / "libggml-base.so").stat().st_mtime_ns
@@ -90,7 +90,7 @@ def _goes_with(build: Build, library: Path) -> bool:
 
 
 def _moved_on(build: Build, source: Path) -> bool:
-    """Whether a header was written after the build's library that is made of it."""
+    """Whether a header was written after the library that was built from it."""
     try:
         built = (build.bin_dir / "libggml-base.so").stat().st_mtime
         return any(path.stat().st_mtime > built for path in _headers(source))
@@ -99,13 +99,13 @@ def _moved_on(build: Build, source: Path) -> bool:
 
 
 def _headers(source: Path) -> list[Path]:
-    found = sorted(path for pattern in _HEADERS for path in source.glob(pattern))
-    if not any(path.name == "ggml-backend-impl.h" for path in found):
+    headers = sorted(path for pattern in _HEADERS for path in source.glob(pattern))
+    if not any(path.name == "ggml-backend-impl.h" for path in headers):
         raise PyggmlError(
             f"{source} has no ggml/src/ggml-backend-impl.h",
-            "The virtual devices are compiled against the tree that was built: pyggml patch apply",
+            "The virtual devices are compiled against the tree that was built. Bring it back: pyggml patch apply",
         )
-    return found
+    return headers
 
 
 def _header_key(source: Path) -> str:
@@ -130,15 +130,15 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 def _fingerprint_of(library: Path) -> tuple[str, str] | None:
     try:
-        found = _FINGERPRINT.search(library.read_bytes())
+        match = _FINGERPRINT.search(library.read_bytes())
     except OSError:
         return None
-    return (found[1].decode(), found[2].decode()) if found else None
+    return (match[1].decode(), match[2].decode()) if match else None
 
 
 def _command(build: Build, directory: Path) -> list[str]:
     options = build.record.options
-    # A colon or comma in this path would be taken apart by the linker; $ORIGIN keeps the parents out.
+    # The linker would split this path at a colon or comma; with $ORIGIN it has no parent directories.
     rpath = os.path.relpath(build.bin_dir.resolve(), directory)
     return [
         build.record.tools.get("cxx", "c++"),
@@ -163,7 +163,7 @@ def _compile(build: Build, source: Path, library: Path, fingerprint: tuple[str, 
         *_command(build, library.parent),
         f'-DPYGGML_VDEV_FINGERPRINT="{fingerprint[0]}-{fingerprint[1]}"',
         f"-I{SOURCES}",
-        # The upstream headers define static functions that nobody has to use: no warnings about those.
+        # Upstream's headers define static functions that need not be used: no warnings about those.
         *(word for path in ("ggml/include", "ggml/src") for word in ("-isystem", str(source / path))),
         *map(str, sorted(SOURCES.glob("*.cpp"))),
         *map(str, linked),

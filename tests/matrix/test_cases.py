@@ -73,8 +73,8 @@ def test_splits_decide_how_many_devices() -> None:
         ({"streams": (257,)}, "1 to 256"),
         ({"streams": (4,), "work": Workload(batch=3)}, "no room for a token of each of 4"),
         ({"bound": float("nan")}, "--bound is nan"),
-        ({"against": "this"}, "is the build itself"),
-        ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "nothing to lay out per stream"),
+        ({"against": "this"}, "is the same build"),
+        ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "cannot be laid out per stream"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:

@@ -154,7 +154,7 @@ def test_a_hang_costs_only_its_case(matrix: Matrix, tmp_path: Path) -> None:
         ("os.abort()", "died", "SIGABRT"),
         ("os.kill(os.getpid(), 8)", "died", "SIGFPE (division by zero)"),
         ("os.kill(os.getpid(), 9)", "died", "out of memory"),
-        ("time.sleep(60)", "hung", "no end after 2 s"),
+        ("time.sleep(60)", "hung", "not finished after 2 s"),
         ("{}['a key']", "failed", "KeyError: 'a key'"),
         ("os._exit(5)", "failed", "exit status 5"),
         ("os.kill(os.getppid(), 9)", "failed", "the process that starts the cases ended"),
@@ -206,7 +206,7 @@ def test_the_command_says_no_with_its_exit_code_and_one_document(tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 1
     assert json.loads(done.stdout)["counts"] == {"failed": 3}
-    assert "d" in done.stderr and "1 models" in done.stderr
+    assert "d" in done.stderr and "1 model," in done.stderr
 
 
 @pytest.mark.parametrize(

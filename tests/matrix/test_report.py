@@ -79,7 +79,7 @@ def test_unsupported_ones_are_grouped_by_reason() -> None:
 
 def test_models_that_do_not_look_at_their_cache_are_named() -> None:
     text = printed(row("within", "dull", sensitivity=1e-14), row("within", "fine", sensitivity=0.1))
-    assert "1 hardly depend on earlier tokens" in text
+    assert "1 model hardly depends on earlier tokens" in text
     assert "dull" in text.partition("hardly")[2] and "fine" not in text.partition("hardly")[2]
 
 
@@ -112,9 +112,9 @@ def test_the_last_line() -> None:
         return summary(MatrixResult(Grid("this"), records, 2, 61.0))
 
     assert last(row("reference", case=REFERENCE), row("within")).endswith(
-        "1 rows, 2 runs in 61 s: nothing is wrong"
+        "1 row, 2 runs in 61 s: nothing is wrong"
     )
-    assert last(row("died"), row("within")).endswith("1 not as they should be")
+    assert last(row("died"), row("within")).endswith("1 bad row")
     assert last(row("unsupported")).endswith("nothing could be compared")
 
 

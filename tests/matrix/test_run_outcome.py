@@ -62,7 +62,7 @@ def test_signals(number: int, words: str) -> None:
 
 def test_a_hang() -> None:
     found = outcome(-signal.SIGKILL, {"phase": "loading the model"}, hung=True)
-    assert (found.kind, found.reason, found.phase) == ("hung", "no end after 3 s", "loading the model")
+    assert (found.kind, found.reason, found.phase) == ("hung", "not finished after 3 s", "loading the model")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyggml.matrix.workload import Stage, Workload
         ({"prompt": 0}, "--prompt is 0"),
         ({"steps": -1}, "--steps is -1"),
         ({"prompt": 8, "shift": 8}, "leaves nothing"),
-        ({"steps": 0, "shift": 1}, "seen only by the steps"),
+        ({"steps": 0, "shift": 1}, "an effect only on later steps"),
     ],
 )
 def test_work_that_cannot_be(options: dict[str, int], words: str) -> None:

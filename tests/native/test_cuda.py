@@ -85,7 +85,7 @@ def test_absence_is_explained_by_the_build_that_has_cuda(
     monkeypatch.setattr(cuda, "seen_devices", lambda build, env: [])
     named = {one.record.variant: one for one in cuda.finished_builds(project)}
     assert str(explain_absence(project, named["p1-cuda-80"])).startswith("no NVIDIA driver here")
-    other = "p1-cpu is without CUDA, and p1-cuda, which has it, sees none: no NVIDIA driver here"
+    other = "p1-cpu was built without CUDA, and p1-cuda, which has it, sees none: no NVIDIA driver here"
     assert str(explain_absence(project, named["p1-cpu"])).startswith(other)
     gpu = SeenDevice("CUDA0", "NVIDIA H200", "GPU", "CUDA", 1, 1)
     monkeypatch.setattr(cuda, "seen_devices", lambda build, env: [gpu])
@@ -131,5 +131,5 @@ def test_a_gpu_is_divided_into_the_devices_asked_for(build: Build, monkeypatch: 
     assert open_cuda(4, backend) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
     # A second number comes too late, and so does one for a backend that does not know the variable.
     for late in (backend, FakeBackend(build, known=False)):
-        with pytest.raises(PyggmlError, match=r"2 CUDA devices are asked for, and the build has [14]"):
+        with pytest.raises(PyggmlError, match=r"2 CUDA devices were requested, but the build has [14]"):
             open_cuda(2, late)
