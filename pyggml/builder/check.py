@@ -1,4 +1,4 @@
-"""Does the build work? Two of upstream's own test programs, run and understood."""
+"""Does the build work? Runs two of upstream's test programs and reads their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME_LIMIT_SECONDS = 300.0
 MOST_RUNS = 4
 """Of a program that exits with 0 although its output has no end."""
 SEED = 20200101
-"""Fixed, so that the same binaries give the same answer; the programs' own default is a random seed."""
+"""Fixed, so that the same binaries give the same result; by default the programs use a random seed."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _ALLOC = re.compile(r"^(test_\w+(?:\([^)]*\))?) (PASSED)?", re.MULTILINE)
@@ -59,7 +59,7 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """All programs together; `tree` is the source that the binaries were made of."""
+    """The results of all programs; `tree` is the source that the binaries were built from."""
 
     ok: bool
     tree: str
@@ -146,15 +146,15 @@ def check_build(
 ) -> CheckResult:
     """Run upstream's test programs from a finished build and remember the result in its record.
 
-    A program that this upstream does not have is left out.
+    Programs that this upstream does not have are left out.
 
     Args:
         again: run them even if the same binaries were checked before.
         limit: seconds for each program.
-        say: told in a line what runs.
+        say: called with a line for each program.
 
     Raises:
-        PyggmlError: the processor cannot run the build, or there is no program to run.
+        PyggmlError: this processor cannot run the build, or it has none of the programs.
     """
     check_instruction_set(build)
     remembered = build.record.check
@@ -252,7 +252,7 @@ def _judge(counts: Counts, finished: Finished, lost: bool, limit: float) -> tupl
 
 def _environment(bin_dir: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name != "GGML_BACKEND_PATH"}
-    # LD_LIBRARY_PATH goes before a program's own RUNPATH; another libggml there would be tested instead.
+    # LD_LIBRARY_PATH comes before a program's own RUNPATH; another libggml there would be tested instead.
     before = env.get("LD_LIBRARY_PATH")
     env["LD_LIBRARY_PATH"] = f"{bin_dir}:{before}" if before else str(bin_dir)
     env["GGML_NO_BACKTRACE"] = "1"
@@ -261,7 +261,7 @@ def _environment(bin_dir: Path) -> dict[str, str]:
 
 def _remember(build: Build, check: CheckResult) -> None:
     current = read_record(build.directory)
-    # Only onto the very build that was checked, and only for a tree that its id describes.
+    # Only for the very build that was checked, and only if its tree id describes its source.
     if current == build.record and not current.dirty:
         write_record(build.directory, replace(current, check=asdict(check)))
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 
 def tool_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for CMake, Ninja and compilers: messages in English, no repository of a git hook's.
+    """The environment for CMake, Ninja and compilers: messages in English, and no variables of git hooks.
 
-    CMake reads CFLAGS, CMAKE_GENERATOR and others from the environment at the first configuration only,
-    so what counts of them is in the plan and nothing is left here.
+    CMake reads CFLAGS, CMAKE_GENERATOR and others from the environment at the first configuration only, so the
+    plan has what matters of them, and they are removed here.
     """
     dropped = (
         *("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CC", "CXX", "SOURCE_DATE_EPOCH", "NINJA_STATUS"),

@@ -1,4 +1,4 @@
-"""`pyggml up` as one function: fetch, apply, build, check; what is done already is skipped."""
+"""`pyggml up` as a function: fetch, apply, build and check; steps that are already done are skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SourceResult:
 
     Attributes:
         fetched, patched: whether that step had something to do.
-        applied, total: patches of the series.
+        applied, total: numbers of patches.
     """
 
     pin: str
@@ -48,12 +48,12 @@ def get_source(
     fetching: Callable[[], AbstractContextManager[Progress]],
     say: Callable[[str], None],
 ) -> SourceResult:
-    """Fetch a pin and apply its series; what is done already is skipped.
+    """Fetch a pin and apply its series; steps that are already done are skipped.
 
     Args:
         pin_name: None is the default pin.
         fetching: gives a progress callback for the time of the fetch.
-        say: told in a line what is done.
+        say: called with a line for each step.
 
     Raises:
         PyggmlError: the source cannot be fetched, or the work tree holds changes that are saved nowhere else.
@@ -81,17 +81,17 @@ def bring_up(
     step_report: Report,
     say: Callable[[str], None],
 ) -> UpResult:
-    """Bring a project from whatever state to checked binaries.
+    """Bring a project from any state to checked binaries.
 
     Args:
         pin_name: None is the default pin.
         jobs: parallel compilers; None means as many as fit.
         fetching: gives a progress callback for the time of the fetch.
         step_report: called after each compiled step.
-        say: told in a line what begins.
+        say: called with a line when a step begins.
 
     Raises:
-        PyggmlError: a step failed; the steps before it are done and stay.
+        PyggmlError: a step failed; the steps before it stay done.
         UserInterruptError: stopped by the user.
     """
     got = get_source(project, pin_name, fetching=fetching, say=say)

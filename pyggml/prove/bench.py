@@ -1,4 +1,4 @@
-"""A private copy of the stack that is moved from patch to patch and built there; the user's tree is left alone."""
+"""A private copy of the stack that is moved from patch to patch and built; the user's work tree is not touched."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pyggml.series.worktree.checkout import make_checkout, move_checkout
 from pyggml.series.worktree.workspace import Workspace
 
 SOURCE = "PYGGML_SOURCE"
-"""The environment variable that names the tree of the step to tests and commands."""
+"""The environment variable with the tree of the step, for tests and commands."""
 
 Say = Callable[[str], None]
 
 
 class Bench(Protocol):
-    """Where a step of the stack is made ready."""
+    """A place where steps of the stack are made ready."""
 
     def at(self, head: str, tree: str) -> Mapping[str, str]:
-        """Bring commit `head` with `tree` there; gives what to add to a command's environment.
+        """Bring it to commit `head` with `tree`; returns variables for the environment of commands.
 
         Raises:
             PyggmlError: it does not build.
@@ -47,7 +47,7 @@ class TreeBench:
 
     def move(self, head: str, tree: str) -> Git:
         git = Git(self.place / ".git", self.place)
-        # A process that was killed half-way leaves a lock; nobody else works here (see bench_lock).
+        # A killed process leaves a lock; no other process works here (see bench_lock).
         (git.git_dir / "index.lock").unlink(missing_ok=True)
         if git.git_dir.is_dir():
             with contextlib.suppress(PyggmlError):
@@ -57,9 +57,9 @@ class TreeBench:
 
 
 class BuildBench(TreeBench):
-    """The files and their build, in one build directory of its own: each step compiles what it touches.
+    """The files and their build, in one build directory of its own: each step compiles only what it touches.
 
-    The two lie to each other as the project's own do: a ccache with a base_dir knows what the project compiled.
+    Their relative paths are those of the project, so that a ccache with a base_dir can reuse what it compiled.
     """
 
     def __init__(self, work: Workspace, say: Say, jobs: int | None = None, *, python: bool = True) -> None:
@@ -101,10 +101,10 @@ class BuildBench(TreeBench):
 
 @contextlib.contextmanager
 def bench_lock(project: Project, doing: str) -> Iterator[None]:
-    """Keep others from the private tree meanwhile; the project itself stays usable.
+    """Lock the private tree; the project itself stays usable.
 
     Raises:
-        PyggmlError: another process is at work there.
+        PyggmlError: another process works there.
     """
     import filelock
 
@@ -123,10 +123,10 @@ def bench_lock(project: Project, doing: str) -> Iterator[None]:
 def run_on_step(
     command: Sequence[str], step: Mapping[str, str], cwd: Path, limit: float | None = None
 ) -> processes.Finished:
-    """Run a command on what Bench.at has made ready.
+    """Run a command on a step that Bench.at has made ready.
 
     Args:
-        step: Bench.at's variables, added to our environment; git's own are left out of that.
+        step: the variables of Bench.at, added to our environment without git's.
         limit: seconds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`pyggml patch bisect`: the first patch at which what a command gives changes."""
+"""`pyggml patch bisect`: the first patch at which a command's exit status changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyggml.series.worktree.workspace import Workspace
 
 @dataclass(frozen=True)
 class Probe:
-    """One position tried: how many patches are applied, and the exit status (negative: a signal)."""
+    """A step that was tried: how many patches are applied, and the exit status (negative: a signal)."""
 
     applied: int
     status: int
@@ -21,7 +21,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class BisectResult:
-    """The patch `number` (from 1): with one patch less the command gives `before`, with it `after`."""
+    """The patch `number` (from 1): the exit status is `before` without it and `after` with it."""
 
     pin: str
     number: int
@@ -42,15 +42,15 @@ def bisect_series(
     """Find the first patch at which the command's exit status changes, assuming that it changes once.
 
     Args:
-        cwd: where the command runs; PYGGML_SOURCE, PYGGML_BUILD and PATH lead it to the step's files.
+        cwd: where the command runs; PYGGML_SOURCE, PYGGML_BUILD and PATH lead to the step's files.
 
     Raises:
-        PyggmlError: the command gives the same on the bare pin and on the whole series, a step does not
-            build, or the command cannot be started.
+        PyggmlError: the exit status is the same on the bare pin and on the whole series, a step does not build,
+            or the command cannot be started.
     """
     stack = work.stack()
     if not stack:
-        raise PyggmlError(f"the series on pin {work.pin.name} is empty: there is nothing to look through")
+        raise PyggmlError(f"the series on pin {work.pin.name} is empty: there is nothing to bisect")
     heads = [(work.base, work.series.base), *((commit.id, commit.tree) for commit in stack)]
     probes: list[Probe] = []
 
@@ -65,8 +65,8 @@ def bisect_series(
     before, after = probe(low), probe(high)
     if before == after:
         raise PyggmlError(
-            f"the command ends with status {before} on the bare pin and on all {high} patches alike",
-            "Let it exit with different statuses for good and bad, e.g. with: sh -c '… | grep -q WORD'",
+            f"the command exits with {before} both on the bare pin and on all {high} patches",
+            "Make it exit with different statuses for good and bad, e.g. with: sh -c '… | grep -q WORD'",
         )
     while high - low > 1:
         middle = (low + high) // 2

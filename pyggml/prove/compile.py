@@ -18,7 +18,7 @@ def compile_check(
     """A check that builds each commit of a rebase in the private tree of the new pin.
 
     Returns:
-        a function that gives None for a commit that builds, else the first error of the compiler.
+        A function that gives None for a commit that builds, else the compiler's first error.
     """
     bench: BuildBench | None = None
 

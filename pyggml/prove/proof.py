@@ -1,4 +1,4 @@
-"""One pytest node id, run in a process of its own, and what came of it."""
+"""One pytest node id, run in a process of its own, and its result."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PASSED, FAILED, ERROR, SKIPPED, CRASHED, MISSING, TIMEOUT = (
     "timeout",
 )
 _MISSING_STATUS = (4, 5)
-"""pytest's exit statuses for a node id that is not there and for no test at all."""
+"""pytest's exit statuses for a missing node id and for no tests at all."""
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The outcome of one node id.
+    """The result of one node id.
 
     Attributes:
-        outcome: `passed`, `failed`, `error` (in a fixture or in collecting), `skipped` (all of it),
-            `crashed` (the process died), `missing` or `timeout`.
-        text: failure messages and the end of the output, to look for the reason in.
+        outcome: `passed`, `failed`, `error` (in a fixture or the collection), `skipped` (all of it), `crashed`
+            (the process died), `missing` or `timeout`.
+        text: failure messages and the end of the output, to search for the reason.
     """
 
     node: str
@@ -42,7 +42,7 @@ class NodeResult:
 
     @property
     def summary(self) -> str:
-        """The line that says most: pytest's `E   …` one, or the last."""
+        """The most telling line: pytest's `E   …`, or the last."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         marked = [line[1:].strip() for line in lines if line.startswith("E ")]
         return (marked or lines[-1:] or [""])[0][:200]
@@ -52,12 +52,12 @@ def run_node(node: str, env: Mapping[str, str], root: Path, limit: float = TIME_
     """Run one pytest node id.
 
     Args:
-        env: selects the build.
+        env: see Bench.at.
         root: the directory that node ids are relative to.
     """
     with tempfile.TemporaryDirectory(prefix="pyggml-proof-") as scratch:
         report = Path(scratch) / "report.xml"
-        # Without capturing: what a dying process said is the reason then, and it would be lost with it.
+        # Without capturing: a dying process's output is the reason, and would be lost with it.
         options = ("-p", "no:cacheprovider", f"--junitxml={report}", "-q", "--capture=no")
         command = [sys.executable, "-m", "pytest", *options, node]
         finished = run_on_step(command, env, root, limit)
@@ -77,7 +77,7 @@ def run_node(node: str, env: Mapping[str, str], root: Path, limit: float = TIME_
 
 
 def _read(report: Path) -> tuple[dict[str, int], str]:
-    """How many test cases ended how, and what the failed ones said."""
+    """The number of test cases by outcome, and the messages of those that did not pass."""
     from xml.etree import ElementTree
 
     try:

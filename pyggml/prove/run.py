@@ -1,4 +1,4 @@
-"""`pyggml patch prove`: up the stack once, each position built once."""
+"""`pyggml patch prove`: once up the stack, building each position once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RunNode = Callable[[str, Mapping[str, str], Path], NodeResult]
 
 @dataclass(frozen=True)
 class ProofRow:
-    """One patch's verdict; `seconds` are those of its tests."""
+    """The verdict on a patch; `seconds` is the time of its tests."""
 
     number: int
     name: str
@@ -53,7 +53,7 @@ def prove_series(
 
     Raises:
         PyggmlError: no such patch, or the series does not apply.
-        UserInterruptError: stopped by the user; a build that was stopped says nothing of a patch.
+        UserInterruptError: stopped by the user; a build that was stopped is no verdict on a patch.
     """
     series = work.series
     numbers = sorted({series.find(name) for name in wanted}) or [*range(1, len(series.patches) + 1)]
@@ -110,7 +110,7 @@ def _verdict(
         return Verdict(UNPROVEN, "no proof is named in series.toml")
     for place, told in (
         (number, "it does not build"),
-        (number - 1, "what is below it does not build"),
+        (number - 1, "the patches before it do not build"),
         (top, "the whole series does not build"),
     ):
         if place in broken:

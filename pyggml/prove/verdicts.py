@@ -1,4 +1,4 @@
-"""What the results of a patch's proof say about the patch."""
+"""The verdict on a patch, from the results of its proof."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROVEN, NOT_NEEDED, WRONG_REASON, BROKEN, UNPROVEN = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict and, in a line, why."""
+    """The verdict and the reason, in a line."""
 
     verdict: str
     detail: str
@@ -34,8 +34,8 @@ def judge_proof(
     """Every test must fail without the patch, for the stated reason, and pass with it and on the top.
 
     Args:
-        fails_with: the regular expression of the stated reason; with none, any failing assertion or crash
-            will do, but not an error in a fixture.
+        fails_with: the stated reason, a regular expression; without one, any failed assertion or crash counts,
+            but not an error in a fixture.
     """
     for where, results in (("with it", with_it), ("on the top", on_top)):
         for result in results:

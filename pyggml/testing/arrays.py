@@ -1,4 +1,4 @@
-"""Assertions about arrays whose failure says where, how far, and how many."""
+"""Assertions about arrays; a failure says where they differ, how much, and in how many elements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def assert_identical(actual: Any, expected: Any, *, label: str | None = None) ->
 
     Args:
         actual, expected: numpy arrays or scalars, or objects whose `numpy()` gives one.
-        label: what it is that is compared, for the message.
+        label: what is compared, for the message.
 
     Raises:
-        AssertionError: they differ; says at which coordinate first and worst, both values, the distance
-            in ULPs, how many elements differ and the NMSE.
-        TypeError: one is no array.
+        AssertionError: they differ; the message has the coordinates of the first and the worst element, both
+            values, the distance in ULPs, how many elements differ, and the NMSE.
+        TypeError: one is not an array.
     """
     __tracebackhide__ = True
     pair = _pair(actual, expected, label)
@@ -44,14 +44,14 @@ def assert_close(
 
     Args:
         actual, expected: numpy arrays or scalars, or objects whose `numpy()` gives one.
-        max_ulp: no element is further away than that, see ulp_distance.
-        nmse: the sum of the squared differences is at most that part of the sum of the squares of
-            `expected` (as upstream's test-backend-ops has it). With both given, both hold.
-        label: what it is that is compared, for the message.
+        max_ulp: the largest distance of an element, see ulp_distance.
+        nmse: the largest sum of the squared differences, relative to the sum of the squares of `expected` (as in
+            upstream's test-backend-ops). With both given, both must hold.
+        label: what is compared, for the message.
 
     Raises:
-        AssertionError: they are not close; says what assert_identical does.
-        TypeError: one is no array, or neither limit is given.
+        AssertionError: they are not close; the message is that of assert_identical.
+        TypeError: one is not an array, or neither limit is given.
     """
     import numpy as np
 
@@ -83,7 +83,7 @@ class _Pair:
 
     @property
     def difference(self) -> NDArray[np.float64]:
-        """Absolute differences; none between two NaNs or equal infinities, infinite next to one NaN."""
+        """Absolute differences: 0 between two NaNs or equal infinities, infinite between a NaN and a number."""
         import numpy as np
 
         a, b = self.actual.astype(np.float64), self.expected.astype(np.float64)
@@ -108,9 +108,9 @@ class _Pair:
         """The message.
 
         Args:
-            differ: marks the elements that it is about, at least one.
-            how: they do what.
-            weight: the worst element is the one with most of it; by default the distance in ULPs.
+            differ: marks the elements that differ, at least one.
+            how: says how they differ.
+            weight: the worst element is the one with the largest weight; by default the distance in ULPs.
         """
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""The isolated test's process: the same pytest run as its parent's, with one test, telling what happens."""
+"""The isolated test's process: its parent's pytest run with this one test, reporting what happens."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pyggml.testing.process import read_text
 from pyggml.testing.reports import to_document
 
 CHILD = pytest.StashKey[bool]()
-"""In the stash of the configuration of a run that is such a process."""
+"""In the configuration's stash if the run is such a process."""
 
-# What the parent alone decides on or writes, as far as the plugin that owns it is there.
+# Options that are the parent's alone, set where the plugin that owns them is there.
 OPTIONS: dict[str, Any] = {
     "maxfail": 0,
     "usepdb": False,
@@ -56,13 +56,13 @@ _DROPPED = ("lfplugin", "nfplugin", "faulthandler")
 
 
 class IsolatedRun:
-    """Picks the one test out of what is collected and tells, one JSON document a line:
+    """A plugin that runs the one test out of what is collected and reports, one JSON document per line:
 
     `{"kind": "start"}`, the test begins; `{"kind": "phase", "when": ..., "written": {output: bytes}}`,
     setup, call or teardown begins; `{"kind": "report", "report": ...}`; `{"kind": "warning", ...}`;
     `{"kind": "expect", "expect": {"match": regex or None} or None}`, an abort is expected, or no longer;
     `{"kind": "problem", "text": ...}`, the test cannot be run; `{"kind": "exit", "text": ...}`, the whole
-    run shall end.
+    run is to end.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -104,7 +104,7 @@ class IsolatedRun:
         for name in _DROPPED:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
-        # Comparisons ask the reporter for colours, so there has to be one.
+        # Comparisons ask the reporter for colours, so there must be one.
         if config.pluginmanager.has_plugin("terminalreporter"):
             config.pluginmanager.unregister(name="terminalreporter")
             nowhere = TerminalReporter(config, io.StringIO())
@@ -114,10 +114,10 @@ class IsolatedRun:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         wanted = (self._job["parent"], self._job["name"])
-        found = [item for item in items if item.parent and (item.parent.nodeid, item.name) == wanted]
-        if items and not found:
-            self.tell("problem", text=f"collecting {self._job['target']} anew did not give this test")
-        items[:] = found[:1]
+        matching = [item for item in items if item.parent and (item.parent.nodeid, item.name) == wanted]
+        if items and not matching:
+            self.tell("problem", text=f"collecting {self._job['target']} again did not give this test")
+        items[:] = matching[:1]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -125,7 +125,7 @@ class IsolatedRun:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        # Or every collection, of which pytest makes five at the end, goes through all of pytest.
+        # Otherwise each of the five garbage collections that pytest makes at the end goes through all of pytest.
         gc.freeze()
         if self._job["timeout"] is not None:
             faulthandler.dump_traceback_later(self._job["timeout"], exit=True, file=self._job["fault"])
@@ -195,7 +195,7 @@ class IsolatedRun:
 
 
 class _Silent:
-    """A reporter that pytest has no cause to call; the summary at the end alone takes a second."""
+    """A reporter without pytest's hooks; its summary at the end alone would take a second."""
 
     def __init__(self, reporter: TerminalReporter) -> None:
         self._reporter = reporter
@@ -207,11 +207,11 @@ class _Silent:
 def run(job: dict[str, Any]) -> int:
     """Run the job's test. Returns: the exit status of pytest."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        # What C prints just before it dies would be lost with its buffer.
+        # Otherwise what C prints just before it dies is lost with its buffer.
         libc = ctypes.CDLL(None)
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
     arguments = list(job["arguments"])
-    # The outputs are files already, and pytest's own would die with the process.
+    # The outputs are files already; what pytest captures would be lost with the process.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     # pyggml is imported before pytest could rewrite its asserts; it has none that tests should see.
     quiet = "ignore:Module already imported so cannot be rewritten; pyggml"

@@ -1,4 +1,4 @@
-"""How a process died: its last words and stacks, told in the terms of the test that it ran."""
+"""How an isolated test's process died: the failed assertion, and the Python stack of the test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from pyggml.processes import signal_name
 from pyggml.testing.process import REACH_SECONDS, EndedProcess
 
 STACKS = "Python stack"
-"""Begins what pyggml.native.logs.last_words writes after the assertion's text."""
+"""The first words that pyggml.native.logs.last_words writes after the assertion's text."""
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
@@ -25,6 +26,8 @@ _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 @dataclass(frozen=True)
 class Frame:
+    """A frame of a Python stack."""
+
     file: str
     line: int
     function: str
@@ -37,7 +40,7 @@ class Death:
     Attributes:
         name: `SIGABRT`, `timeout`, `exit status 3`.
         reason: a sentence.
-        text: of the failed assertion, `file:line: text`, if there was one.
+        text: the failed assertion, `file:line: text`, if there was one.
         frames: the Python stack of the thread that ran the test, innermost first, without pytest's own.
     """
 
@@ -52,18 +55,18 @@ class Death:
 
 
 def death_of(ended: EndedProcess, timeout: float | None, finished: bool) -> Death | None:
-    """How the process died; None if it did what it should.
+    """How the process died; None if it ended as it should.
 
     Args:
         timeout: its limit, in seconds.
-        finished: it told all that there was to tell.
+        finished: it reported everything up to the end of the test.
     """
     hung = ended.overdue or (ended.status == 1 and ended.fault.startswith("Timeout ("))
     threads = _threads(ended.fault)
     frames = _of_test(threads)
     begun = any(message["kind"] == "start" for message in ended.messages)
     if hung:
-        limit = f"no end after {timeout:g} s" if begun else f"not collected within {REACH_SECONDS:g} s"
+        limit = f"not finished after {timeout:g} s" if begun else f"not collected within {REACH_SECONDS:g} s"
         more = "" if ended.fault else ", and did not react at all"
         return Death("timeout", f"{limit}{more}; killed", None, frames)
     if ended.status >= 0:
@@ -72,10 +75,7 @@ def death_of(ended: EndedProcess, timeout: float | None, finished: bool) -> Deat
         where = "after" if finished else "in the middle of" if begun else "before"
         return Death(f"exit status {ended.status}", f"the process ended {where} the test", None, ())
     number = -ended.status
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
+    name = signal_name(number)
     described = signal.strsignal(number) or "unknown"
     reason = f"the process was killed by {name} ({described.lower()})"
     if number == signal.SIGKILL:
@@ -85,11 +85,11 @@ def death_of(ended: EndedProcess, timeout: float | None, finished: bool) -> Deat
 
 
 def _assertion(ended: EndedProcess) -> str | None:
-    told = ended.abort.partition("\n" + STACKS)[0].strip()
-    if told:
-        return told
-    found = _ASSERTION.findall(ended.outputs.get("stderr", ""))
-    return found[-1].strip() if found else None
+    written = ended.abort.partition("\n" + STACKS)[0].strip()
+    if written:
+        return written
+    texts = _ASSERTION.findall(ended.outputs.get("stderr", ""))
+    return texts[-1].strip() if texts else None
 
 
 def _threads(fault: str) -> list[tuple[Frame, ...]]:
@@ -98,11 +98,11 @@ def _threads(fault: str) -> list[tuple[Frame, ...]]:
     threads: list[list[Frame]] = []
     current: list[Frame] | None = None
     for line in report.splitlines():
-        if found := _THREAD.match(line):
+        if thread := _THREAD.match(line):
             current = []
-            threads.insert(0 if found[1] == "Current thread" else len(threads), current)
+            threads.insert(0 if thread[1] == "Current thread" else len(threads), current)
         elif not line.strip():
-            # Python 3.14 goes on with the C stack of the same thread.
+            # In Python 3.14, the C stack of the same thread follows.
             current = None
         elif current is not None and (frame := _FRAME.match(line)):
             current.append(Frame(_plain(frame["file"]), int(frame["line"]), frame["function"]))
@@ -110,7 +110,7 @@ def _threads(fault: str) -> list[tuple[Frame, ...]]:
 
 
 def _plain(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+    return _ESCAPE.sub(lambda match: chr(int(match[1] or match[2] or match[3], 16)), text)
 
 
 def _of_test(threads: Sequence[tuple[Frame, ...]]) -> tuple[Frame, ...]:

@@ -1,4 +1,4 @@
-"""Tests that pass only if their process dies as they say."""
+"""Tests that pass only if their process aborts as expected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 
 class ProcessDiedError(Exception):
-    """What `xfail(raises=...)` compares with when an isolated test's process dies."""
+    """The exception for `xfail(raises=...)` when an isolated test's process dies."""
 
 
 @dataclass(frozen=True)
 class ExpectedAbort:
-    """An abort whose text the regular expression finds something in; None for any abort."""
+    """An abort with a text that the regular expression matches somewhere; None for any abort."""
 
     match: str | None
 
@@ -29,16 +29,16 @@ _listener: Listener | None = None
 
 
 def listen(listener: Listener) -> None:
-    """Have `listener` told what is expected from now on, and that nothing is expected any more."""
+    """Call `listener` whenever an abort is expected from now on, and with None when it no longer is."""
     global _listener
     _listener = listener
 
 
 @contextlib.contextmanager
 def expects_abort(match: str | None = None) -> Iterator[None]:
-    """The block of an isolated test that must end the process by an abort.
+    """A block of an isolated test that must abort the process.
 
-    The test passes if it does. It fails if the block ends in any other way, saying in which.
+    The test passes if it does. If the block ends in any other way, the test fails and says how.
 
         @pytest.mark.isolated
         def test_wrong_shape_is_refused(context):
@@ -47,11 +47,11 @@ def expects_abort(match: str | None = None) -> Iterator[None]:
                 a @ b
 
     Args:
-        match: regular expression, searched for in the text of the failed assertion as ggml words it,
+        match: regular expression to search for in the text of the failed assertion,
             `file:line: GGML_ASSERT(condition) failed`; None for any abort.
 
     Raises:
-        pytest.UsageError: the test is not isolated: its abort would end the whole run.
+        pytest.UsageError: the test is not isolated, so its abort would end the whole run.
     """
     expected = ExpectedAbort(match)
     if match is not None:

@@ -36,8 +36,8 @@ class TinyModel(Protocol):
 def pyggml_build(request: pytest.FixtureRequest) -> Build:
     """The build of PYGGML_BUILD, or the active one of the project around pytest's root directory.
 
-    Skips the test, saying which command helps, if there is none. A project that wants its builds made on
-    demand overrides this fixture in its conftest.py.
+    Without one, the test is skipped with the command that makes it. A project that builds on demand overrides
+    this fixture in its conftest.py.
     """
     from pyggml.errors import PyggmlError
     from pyggml.native.load import active_build
@@ -76,7 +76,7 @@ def virtual_devices(pyggml_build: Build) -> Iterator[MakeDevices]:
 def scheduler(pyggml_build: Build) -> Iterator[MakeScheduler]:
     """`scheduler(device, ...)`: a Scheduler over backends of these devices and the CPU, until the test ends.
 
-    Options are those of pyggml.ggml.Scheduler; without devices it is the CPU's alone.
+    Options are those of pyggml.ggml.Scheduler; without devices, it has the CPU alone.
     """
     from pyggml.ggml import Scheduler, cpu
     from pyggml.native.load import load

@@ -1,6 +1,6 @@
 """The pytest plugin: `isolated` and `expects_abort` tests run in a process of their own, plus fixtures.
 
-Loaded into every pytest run of an environment that has pyggml, so it imports nothing heavy.
+It is loaded into every pytest run of an environment that has pyggml, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         NO_ISOLATION,
         action="store_true",
         default=False,
-        help="run isolated tests in this process, for a debugger; an abort ends the whole run",
+        help="run isolated tests in this process, for a debugger; an abort then ends the whole run",
     )
 
 
@@ -39,12 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "expects_abort(match=None): the isolated test passes only if it aborts and the regular expression "
-        "finds something in the text of the failed assertion",
+        "matches somewhere in the text of the failed assertion",
     )
     if config.option.pyggml_no_isolation:
         from pyggml.testing.expectation import listen
 
-        # Nobody is left to judge the abort, but what is on the way to it can be debugged.
+        # Nothing is left to judge the abort, but the way to it can be debugged.
         listen(lambda expected: None)
 
 
@@ -77,7 +77,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     call = pytest.CallInfo.from_call(run, "setup", reraise=_REACHING)
     told = [_report(item, call)] if call.excinfo else call.result
     leaving = pytest.CallInfo.from_call(
-        # Earlier tests of this process may have left fixtures that the next one does not share.
+        # Earlier tests of this process may have left fixtures that the next test does not share.
         lambda: item.session._setupstate.teardown_exact(nextitem),
         "teardown",
         reraise=_REACHING,
@@ -133,7 +133,7 @@ def _job(item: pytest.Item, timeout: float | None) -> Any:
     config = item.config
     target = str(item.path)
     if isinstance(item, pytest.Function):
-        # Collecting the one function spares pytest the parameters of all the others.
+        # By collecting the one function, pytest need not expand the parameters of all the others.
         within = [node.name for node in item.listchain() if isinstance(node, pytest.Class)]
         target = "::".join((target, *within, item.originalname))
     factory = getattr(config, "_tmp_path_factory", None)

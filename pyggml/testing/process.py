@@ -1,4 +1,4 @@
-"""One isolated test in a process of its own: start it, wait for it, collect what it left."""
+"""An isolated test in a process of its own: start it, wait for it, collect what it left."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ABORT_FD = "PYGGML_ABORT_FD"
 """See pyggml.native.load: where the text of a failed assertion goes."""
 
 REACH_SECONDS = 60.0
-"""It must have collected the test by then (if the test has a limit at all)."""
+"""Time for collecting the test, if the test has a limit at all."""
 
 GRACE_SECONDS = 10.0
-"""The process ends itself when its time is over. One that cannot even do that is killed this much later."""
+"""The process ends itself when its time is over; if it does not, it is killed this much later."""
 
 LONGEST_OUTPUT = 1 << 20
-"""Bytes that are shown of an output: its end."""
+"""Bytes that are kept of an output: its end."""
 
 
 @dataclass(frozen=True)
 class IsolatedJob:
-    """What the process shall do.
+    """What the process has to do.
 
     Attributes:
-        arguments: of the pytest run that it repeats, for one test.
-        directory: where that was started.
+        arguments: of the pytest run that it repeats for one test.
+        directory: where that run was started.
         target: the collection argument that leads to the test.
-        parent, name: of the test's node; together they are its node id.
+        parent, name: of the test's node; together they identify it.
         timeout: seconds from the start of the test's setup; None for no limit.
-        basetemp: directory for its temporary directories.
+        basetemp: the directory for its temporary directories.
         worker: pytest-xdist's description of the worker, serialised by execnet, in hex.
-        inherit: its output goes where the output of this process goes (`-s`).
+        inherit: its output goes to this process's output (`-s`).
     """
 
     arguments: Sequence[str]
@@ -58,12 +58,12 @@ class IsolatedJob:
 
 @dataclass(frozen=True)
 class EndedProcess:
-    """What is left of it.
+    """A process that has ended, and what it left.
 
     Attributes:
-        status: exit status; the negative number of a signal that killed it.
+        status: exit status, or the negative number of the signal that killed it.
         overdue: it had to be killed.
-        began, seconds: when it was started (since the epoch) and how long it lived.
+        began, seconds: when it was started (since the epoch) and how long it ran.
         messages: see child.IsolatedRun.
         abort: what pyggml.native wrote when an assertion failed.
         fault: what faulthandler wrote.
@@ -81,13 +81,13 @@ class EndedProcess:
 
 
 def run(job: IsolatedJob) -> EndedProcess:
-    """Run the job. Nothing that it started outlives it.
+    """Run the job; nothing that it starts outlives it.
 
     Raises:
         PyggmlError: the process cannot be started.
     """
     with contextlib.ExitStack() as stack:
-        # Without names: whatever kills this process, no file is left behind.
+        # Files without names: whatever kills this process, none is left behind.
         def file() -> IO[bytes]:
             return stack.enter_context(tempfile.TemporaryFile(buffering=0))
 
@@ -152,12 +152,12 @@ def run(job: IsolatedJob) -> EndedProcess:
 
 def _messages(file: IO[bytes]) -> list[dict[str, Any]]:
     file.seek(0)
-    # The last one may have been cut off by the end of the process.
+    # The last line may have been cut off by the end of the process.
     return [json.loads(line) for line in io.BytesIO(file.read()) if line.endswith(b"\n")]
 
 
 def read_text(descriptor: int, since: int = 0) -> str:
-    """What was written to a file after its first `since` bytes, or the end of that."""
+    """What was written to a file after its first `since` bytes, at most the last LONGEST_OUTPUT of it."""
     size = os.fstat(descriptor).st_size
     since = max(since, size - LONGEST_OUTPUT)
     return os.pread(descriptor, max(0, size - since), since).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What an isolated test's process told, as pytest's own reports."""
+"""An isolated test's process as pytest's own reports."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pyggml.testing.process import EndedProcess
 Phase = Literal["setup", "call", "teardown"]
 
 _MOST_SOURCE = 12
-"""Lines that are shown above the one at which the process died."""
+"""Lines that are shown above the line at which the process died."""
 
 
 def to_document(config: pytest.Config, report: pytest.TestReport) -> dict[str, Any]:
-    """A report as JSON has it."""
+    """A report as a JSON document."""
     return cast("dict[str, Any]", config.hook.pytest_report_to_serializable(config=config, report=report))
 
 
 def reports_of(item: pytest.Item, ended: EndedProcess, timeout: float | None) -> list[pytest.TestReport]:
-    """Reports of setup, call and teardown, as far as it got; the last one is always of the teardown.
+    """Reports of setup, call and teardown, as far as the process got; the last is always of the teardown.
 
     Args:
         timeout: the limit of its process, in seconds.
@@ -50,13 +50,13 @@ def reports_of(item: pytest.Item, ended: EndedProcess, timeout: float | None) ->
         told.append(_last(item, ended, death, "teardown" if finished else _phase(ended)))
     if not told or told[-1].when != "teardown":
         told.append(_report(item, "teardown", "passed", ended))
-    # The process's own start and end are part of what the test costs.
+    # The process's start and end are part of the test's time.
     told[0].duration += max(0.0, ended.seconds - sum(report.duration for report in told))
     return told
 
 
 def warn(item: pytest.Item, ended: EndedProcess) -> None:
-    """Hand on the warnings that the test caused."""
+    """Pass on the test's warnings."""
     for message in ended.messages:
         if message["kind"] == "warning":
             category = _category(message["module"], message["category"])
@@ -82,14 +82,14 @@ def _category(module: str, name: str) -> type[Warning]:
 
 
 def _from_document(item: pytest.Item, document: dict[str, Any]) -> pytest.TestReport:
-    # JSON has no tuples, and pytest looks for them.
+    # JSON has no tuples, but pytest expects them.
     for name in ("location", "longrepr"):
         if isinstance(document[name], list):
             document[name] = tuple(document[name])
     for name in ("sections", "user_properties"):
         document[name] = [tuple(pair) for pair in document[name]]
     report = item.config.hook.pytest_report_from_serializable(config=item.config, data=document)
-    # pytest-xdist may have given this process's item a longer id.
+    # pytest-xdist may have given the item in this process a longer id.
     report.nodeid = item.nodeid
     return cast("pytest.TestReport", report)
 
@@ -147,7 +147,7 @@ def _report(
 
 
 def _traceback(item: pytest.Item, death: Death, instead: str | None) -> ReprExceptionInfo:
-    """As pytest shows an exception: the source down to the line, what happened, the place."""
+    """As pytest shows an exception: the source up to the line, what happened, and where."""
     here = _place(item, death)
     told = [line for text in (death.text, death.reason, instead) if text for line in text.splitlines()]
     lines = [*(_source(here) if death.frames else ()), *(f"E   {line}" for line in told)]
@@ -164,7 +164,7 @@ def _traceback(item: pytest.Item, death: Death, instead: str | None) -> ReprExce
 
 
 def _place(item: pytest.Item, death: Death) -> Frame:
-    """The line of the test, or what comes nearest to it."""
+    """The innermost frame in the test's file, else in the project, else in any file."""
     root = str(item.config.rootpath) + os.sep
     for wanted in (
         lambda file: file == str(item.path),

@@ -1,4 +1,4 @@
-"""The first lines of an isolated test's process; run as a script, before anything else is imported.
+"""The start of an isolated test's process: a script that runs before anything else is imported.
 
 usage: start.py DESCRIPTOR, of the job as JSON (see process.IsolatedJob).
 """
@@ -12,11 +12,11 @@ import sys
 def main() -> int:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         job = json.load(file)
-    # A crash or a hang while the test is being collected is told as well.
+    # A crash or a hang during the collection is reported as well.
     faulthandler.enable(job["fault"])
     if job["reach"] is not None:
         faulthandler.dump_traceback_later(job["reach"], exit=True, file=job["fault"])
-    # What the test itself starts inherits PYGGML_ABORT_FD, but not the descriptor.
+    # Processes that the test starts inherit PYGGML_ABORT_FD, but not the descriptor.
     os.environ["PYGGML_ABORT_PID"] = str(os.getpid())
     sys.path[:] = job["path"]
     from pyggml.testing.child import run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pyggml.native.preprocess import source_of
 
 pytestmark = pytest.mark.native
 
+ROOT = Path(__file__).parents[2]
 LINES = 100
 # Every write to stdout takes 2 ms, so that the logger's thread is far behind when the program exits.
 PROGRAM = r"""
@@ -100,3 +102,12 @@ def test_abort_writes_nothing_more(program: Path) -> None:
     status, text = run(program, "abort")
     assert status == -6
     assert len(text.splitlines()) < LINES
+
+
+@pytest.mark.slow
+@pytest.mark.patch("log-at-exit")
+def test_a_hundred_checks_beside_two_busy_loops_lose_nothing(pyggml_build: Build) -> None:
+    command = [sys.executable, ROOT / "tools" / "lost_rows.py", "--variant", pyggml_build.record.variant]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 failed, 0 runs lost output" in done.stdout

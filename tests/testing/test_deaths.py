@@ -99,7 +99,7 @@ def test_wait():
     result.stdout.fnmatch_lines(
         [
             ">       time.sleep(600)",
-            "E   no end after 0.5 s; killed",
+            "E   not finished after 0.5 s; killed",
             "test_inner.py:7: timeout",
             "*Captured stdout call*",
             "waiting",
@@ -116,7 +116,7 @@ def test_spin():
 """
     )
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E   no end after 0.5 s; killed", "test_inner.py:6: timeout"])
+    result.stdout.fnmatch_lines(["E   not finished after 0.5 s; killed", "test_inner.py:6: timeout"])
 
 
 def test_text_that_the_bindings_write(inner: Inner) -> None:

@@ -43,7 +43,7 @@ WRONG = {
     "1 / 0": "E*expected an abort matching 'columns' instead",
     "pass": "expected an abort matching 'columns', and nothing of the kind happened",
     "os._exit(0)": "E   the process ended in the middle of the test",
-    "time.sleep(60)": "E   no end after 1 s; killed",
+    "time.sleep(60)": "E   not finished after 1 s; killed",
 }
 
 
