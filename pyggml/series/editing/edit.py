@@ -20,6 +20,7 @@ from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.position import known_position
 from pyggml.series.worktree.sequencer import EDIT, REBASE, refuse_waiting
 from pyggml.series.worktree.session import Needs, changing
+from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
 
 TEMPLATE = """{name}
@@ -107,7 +108,9 @@ def abort_operation(project: Project) -> SeriesChange:
     with changing(project, doing, operation.pin) as session:
         work = session.work
         head, tree = operation.start_head, operation.start_tree
-        publish_waiting(work, None, head, work_tree_state(work.git), tree, doing)
+        cleared = EDIT.file_change(project, None)
+        change = Transaction(doing, work.head, head, work_tree_state(work.git), tree, cleared)
+        publish(project, work.git, change)
         return _result(work, operation.applied, head)
 
 

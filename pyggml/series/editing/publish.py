@@ -88,12 +88,12 @@ def publish_series(
 
 
 def publish_waiting(
-    work: Workspace, operation: Operation | None, head_new: str, tree_old: str, tree_new: str, doing: str = ""
+    work: Workspace, operation: Operation, head_new: str, tree_old: str, tree_new: str
 ) -> None:
-    """Move the work tree and leave `operation` waiting there, or nothing."""
-    doing = operation.doing if operation else doing
+    """Move the work tree and leave `operation` waiting there."""
     files = EDIT.file_change(work.project, operation)
-    publish(work.project, work.git, Transaction(doing, work.head, head_new, tree_old, tree_new, files))
+    change = Transaction(operation.doing, work.head, head_new, tree_old, tree_new, files)
+    publish(work.project, work.git, change)
 
 
 def _series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> dict[str, bytes]:
