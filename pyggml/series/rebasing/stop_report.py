@@ -12,6 +12,7 @@ from pyggml.git import Git
 from pyggml.series.patchfile.diff import FileDiff, Hunk, path_text, split_lines
 from pyggml.series.patchfile.hunks import numbered_hunks
 from pyggml.series.patchfile.placement import ReadFile
+from pyggml.series.rebasing.decisions import LABELS
 from pyggml.series.rebasing.plan import RebasePlan, RebaseStop
 from pyggml.series.rebasing.state import KINDS
 from pyggml.series.stack.trees import parsed_tree_diff, renamed_paths, tree_reader
@@ -264,8 +265,9 @@ def report_text(report: StopReport, *, brief: bool = False) -> str:
             out += [f"Marked places: lines {', '.join(str(hunk.line) for hunk in file.hunks)}", ""]
         for hunk in () if brief else file.hunks:
             out += [f"Line {hunk.line}:", ""]
-            for title, text in (("upstream", hunk.ours), ("patch's base", hunk.base), ("patch", hunk.theirs)):
-                out += [f"    [{title}]", *_indented(text), ""]
+            sides = ((LABELS.ours, hunk.ours), (LABELS.base, hunk.base), (LABELS.theirs, hunk.theirs))
+            for label, text in sides:
+                out += [f"    [{label}]", *_indented(text), ""]
         if file.upstream:
             out += ["What upstream changed under the patch:", "", *_indented(file.upstream), ""]
         if file.patch and not brief:
