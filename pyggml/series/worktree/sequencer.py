@@ -16,7 +16,7 @@ from pyggml.project import Project
 from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json, to_plain
 
 
-class State(Protocol):
+class SequencerState(Protocol):
     """What a command that waits needs to go on: a dataclass."""
 
     def what(self) -> str:
@@ -61,13 +61,13 @@ class Sequencer:
         document = self._document(project)
         return document[0] if document else None
 
-    def file_change(self, project: Project, state: State | None) -> tuple[FileChange, ...]:
+    def file_change(self, project: Project, state: SequencerState | None) -> tuple[FileChange, ...]:
         """The change of the file, to be published with others, that leaves `state` waiting, or nothing."""
         old = read_file(project.root / self.file)
         new = self._encode(state) if state else None
         return () if old == new else (FileChange(self.file, old, new),)
 
-    def store(self, project: Project, state: State) -> None:
+    def store(self, project: Project, state: SequencerState) -> None:
         """Leave `state` waiting, at once."""
         project.make_state_dir()
         write_atomic(project.root / self.file, self._encode(state))
@@ -76,7 +76,7 @@ class Sequencer:
         """Let nothing wait, at once."""
         remove_file(project.root / self.file)
 
-    def _encode(self, state: State) -> bytes:
+    def _encode(self, state: SequencerState) -> bytes:
         return to_json({"what": state.what(), **to_plain(state)})
 
     def _document(self, project: Project) -> tuple[str, dict[str, Any]] | None:
