@@ -109,11 +109,10 @@ def status_(pin: str | None, as_json: bool) -> None:
         )
     if status.interrupted:
         click.echo(f"`{status.interrupted}` is at work or was killed half-way: the next command finishes it.")
-    if status.rebase:
-        click.echo(f"{status.rebase}: `{REBASE.resume}` or `--abort`.")
-    if status.operation:
-        click.echo(f"{status.operation}: `{EDIT.resume}` or `{EDIT.abort}`.")
-    elif status.state in ("dirty", "diverged") and not status.elsewhere:
+    for what, sequencer in ((status.rebase, REBASE), (status.operation, EDIT)):
+        if what:
+            click.echo(f"{what[0].upper()}{what[1:]}.\n{sequencer.choices}")
+    if status.state in ("dirty", "diverged") and not (status.operation or status.elsewhere):
         click.echo("`pyggml patch refresh` writes commits and edits into the patch files.")
 
 

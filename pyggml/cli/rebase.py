@@ -80,8 +80,10 @@ def rebase(
     project = current_project()
     _check_usage(onto, go, skip, give_up, plan, record, confirm or bool(remove), bool(reason) or upstream)
     if give_up:
-        what = runs.abort(project)
-        _tell(as_json, {"state": "aborted"}, [f"given up: {what}", "everything is as it was before"])
+        pin = runs.abort(project)
+        _tell(
+            as_json, {"state": "aborted"}, [f"gave up the rebase onto {pin}; everything is as it was before"]
+        )
         return
     if plan and onto is None:
         todo = runs.edit_todo(project, _editor)

@@ -186,7 +186,7 @@ def skip(
 
 
 def abort(project: Project) -> str:
-    """Forget the rebase; it has changed nothing else. Returns what it was, as a clause.
+    """Forget the rebase; it has changed nothing else. Returns the pin that it was onto.
 
     Raises:
         PyggmlError: nothing is under way.
@@ -198,7 +198,7 @@ def abort(project: Project) -> str:
                 "To take it back: pyggml undo",
             )
         forget_rebase(project)
-        return opened[1].what()
+        return opened[1].onto
 
 
 def edit_todo(project: Project, edit: Callable[[str], str]) -> tuple[PlanLine, ...]:

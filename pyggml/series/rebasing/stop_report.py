@@ -262,7 +262,7 @@ def report_text(report: StopReport, *, brief: bool = False) -> str:
     for file in report.files:
         out += ["", f"## {file.path} ({file.kind})", ""]
         if brief and file.hunks:
-            out += [f"Marked places: lines {', '.join(str(hunk.line) for hunk in file.hunks)}", ""]
+            out += [f"Conflicts at: {', '.join(f'line {hunk.line}' for hunk in file.hunks)}", ""]
         for hunk in () if brief else file.hunks:
             out += [f"Line {hunk.line}:", ""]
             sides = ((LABELS.ours, hunk.ours), (LABELS.base, hunk.base), (LABELS.theirs, hunk.theirs))

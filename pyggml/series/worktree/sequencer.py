@@ -44,6 +44,11 @@ class Sequencer:
     repair: str
     skip: str = ""
 
+    @property
+    def choices(self) -> str:
+        """What the user can do, for messages."""
+        return f"Go on with `{self.resume}`, or give up with `{self.abort}`."
+
     def load(self, project: Project, kind: type[T]) -> T | None:
         """The state of the command that waits; None if none does.
 
@@ -136,7 +141,4 @@ def refuse_waiting(project: Project, *kinds: Sequencer) -> None:
     """
     command = waiting(project)
     if command is not None and (not kinds or command.sequencer in kinds):
-        raise PyggmlError(
-            command.what,
-            f"Go on with `{command.sequencer.resume}`, or give up with `{command.sequencer.abort}`.",
-        )
+        raise PyggmlError(command.what, command.sequencer.choices)
