@@ -149,6 +149,36 @@ def test_apply_follows_patch_files_that_a_pull_has_changed(three: Sandbox) -> No
     assert three.git("rev-parse", "HEAD") == head
 
 
+def test_apply_follows_messages_that_a_pull_has_changed(three: Sandbox) -> None:
+    """No tree changes, so no file of the work tree does: only the commits are made anew."""
+    file = next(three.patches.glob("0002-*"))
+    three.ok("patch", "unapply")
+    three.ok("patch", "apply")
+    text = file.read_text()
+    subject = next(line for line in text.splitlines() if line.startswith("Subject: "))
+    file.write_text(text.replace(subject, "Subject: [PATCH] second : another message"))
+    times = {path: path.stat().st_mtime_ns for path in three.tree.rglob("*") if ".git" not in path.parts}
+    # An edited file is not in the way, and stays.
+    edited = three.tree / "src" / "scale.c"
+    content = edited.read_text()
+    edited.write_text(content + "// mine\n")
+    assert "nothing to do" in three.ok("patch", "apply").out
+    edited.write_text(content)
+    os.utime(edited, ns=(times[edited], times[edited]))
+    tree = three.git("rev-parse", "HEAD^{tree}")
+    assert three.ok("patch", "apply", "--json").json["changed"] is True
+    assert three.git("log", "-1", "--format=%s", "HEAD^") == "second : another message"
+    assert three.git("rev-parse", "HEAD^{tree}") == tree
+    assert times == {
+        path: path.stat().st_mtime_ns for path in three.tree.rglob("*") if ".git" not in path.parts
+    }
+    assert "nothing to do" in three.ok("patch", "apply").out
+    # A message that the user has amended in the work tree is kept, for `pyggml patch refresh`.
+    three.git("commit", "--amend", "-qm", "third : mine")
+    assert "nothing to do" in three.ok("patch", "apply").out
+    assert three.git("log", "-1", "--format=%s") == "third : mine"
+
+
 def test_commits_on_what_was_applied_are_not_left_behind(three: Sandbox) -> None:
     pulled(three)
     three.write("own.txt", "mine\n")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
+from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import applied_older_files, known_position, position
 from pyggml.series.worktree.session import Needs, Session, changing, require
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -72,9 +73,19 @@ def _movable_position(work: Workspace) -> int | None:
     return at if at is not None or applied_older_files(work) else known_position(work)
 
 
+def _is_reworded(work: Workspace, at: int) -> bool:
+    """The trees are the same, but messages or authors in the patch files have changed since they were applied.
+
+    Never so with commits of the user (`git commit --amend`) or edited files: those stay.
+    """
+    if at == 0 or not applied_older_files(work) or edits(work.git).tracked:
+        return False
+    return work.stack(at)[-1].id != work.head
+
+
 def _move(session: Session, doing: str, at: int | None, wanted: int) -> ApplyResult:
     work, total = session.work, len(session.work.series.patches)
-    if at == wanted:
+    if at == wanted and not _is_reworded(work, at):
         return ApplyResult(work.pin.name, False, at, total, work.head, session.finished)
     require(work, doing, Needs.NO_EDITS)
     stack = work.stack(wanted)
