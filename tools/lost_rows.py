@@ -1,9 +1,9 @@
-"""Is output of the check's programs lost on a busy machine? Many runs of the check beside busy loops.
+"""Repeats a build's check beside busy loops, and counts runs of its programs that lose output.
 
-python tools/lost_rows.py                    100 runs beside two busy loops, of the active build
+python tools/lost_rows.py                    the active build: 100 checks beside two busy loops
 python tools/lost_rows.py --variant unpatched --runs 40
 
-The exit status is 1 if a check failed, or if a run lost output and had to be repeated.
+Exit status 1 if a check failed, or if a run lost output and had to be repeated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=100, metavar="N", help="100 by default")
-    parser.add_argument("--loops", type=int, default=2, metavar="N", help="busy loops; 2 by default")
+    parser.add_argument("--runs", type=int, default=100, metavar="N", help="number of checks; 100 by default")
+    parser.add_argument(
+        "--loops", type=int, default=2, metavar="N", help="number of busy loops; 2 by default"
+    )
     parser.add_argument("--variant", metavar="V", help="the build; by default the active one")
     options = parser.parse_args()
     project = find_project(Path(__file__).parent)

@@ -41,10 +41,10 @@ from pyggml.native.vdev_library import find_vdev
 from pyggml.project import find_project
 
 PROGRAM = "llama-parallel"
-MOST_RUNS = 4
-"""Of a program that exits with 0 and whose output is cut."""
+MAX_RUNS = 4
+"""How often to run a program that exits with 0 but whose output is cut off."""
 LAST_LINE = "Cache misses: "
-"""In the last line of its output (examples/parallel/parallel.cpp)."""
+"""Part of the last line of its output (examples/parallel/parallel.cpp)."""
 OPTION = "--kv-per-stream"
 GROUPS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "sums as on the CPU": (
@@ -154,9 +154,9 @@ def run(
     if place != "cpu":
         devices = VirtualDeviceConfig(options.devices, threads=options.threads, poison=required)
     start = time.monotonic()
-    for _ in range(MOST_RUNS):
+    for _ in range(MAX_RUNS):
         done = processes.run(command, env=environment(build, devices), limit=options.timeout, merged=True)
-        # Without its last line it is cut: without patch log-at-exit, what is still queued at exit is lost.
+        # Without its last line the output is cut off: without the patch log-at-exit, what is queued at exit is lost.
         if done.status != 0 or LAST_LINE in done.text:
             break
     output, reason = done.text, failure_reason(done, options.timeout)
@@ -188,11 +188,11 @@ def environment(build: Build, devices: VirtualDeviceConfig | None) -> Mapping[st
 
 
 def failure_reason(done: processes.Finished, timeout: float) -> str:
-    """Why its output is no transcript; empty if it is one."""
+    """Why the output is not a transcript; empty if it is."""
     if done.status is None:
         return f"still running after {timeout} s"
     if done.status == 0:
-        return "" if LAST_LINE in done.text else f"its output was cut in each of {MOST_RUNS} runs"
+        return "" if LAST_LINE in done.text else f"its output was cut off in each of {MAX_RUNS} runs"
     status = done.status
     end = f"ended by {processes.signal_name(-status)}" if status < 0 else f"exit status {status}"
     lines = _ASSERTION.findall(done.text) or [text for text in done.text.splitlines() if text.strip()]
