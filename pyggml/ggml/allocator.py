@@ -76,7 +76,7 @@ class Allocator(SplitMemory):
         device = self.type.device
         if not isinstance(device, MetaDevice):
             return
-        device.check_graph(graph, {})
+        states = device.check_graph(graph, {})
         lib = self._bindings.lib
         for raw in memory.all():
             root = raw.view_src or raw
@@ -91,6 +91,7 @@ class Allocator(SplitMemory):
         )
         if sizes[0]:
             self.type.check_free(sizes[0])
+        device.rehearse(graph, states, "ggml_gallocr_alloc_graph", self.raw)
 
     def _too_little(self, graph: Graph) -> str:
         largest = max(graph.nodes, key=lambda one: one.nbytes)

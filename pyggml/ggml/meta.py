@@ -11,6 +11,7 @@ from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
 from pyggml.ggml.mirrored import SplitMemory, States, check_graph
 from pyggml.ggml.ownership import GraphViews, Pool
+from pyggml.ggml.rehearsal import can_rehearse, rehearse
 from pyggml.ggml.split_state import SplitState
 from pyggml.ggml.tensor import Loan, Tensor, is_view_op
 
@@ -45,8 +46,9 @@ class MetaDevice(Device):
         Args:
             devices: 1 to 16, all different, none of them the host's memory or a MetaDevice.
             trust_upstream: allow graphs with operations that pyggml does not know upstream to split correctly,
-                or that the upstream it was written for cannot split; if this one cannot either, it ends the
-                process.
+                or that the upstream it was written for cannot split. Such a graph is first allocated in a
+                forked child, so that what upstream asserts there is an exception (not beside a GPU's driver,
+                which does not survive a fork). What it asserts in the computation still ends the process.
 
         Raises:
             PyggmlError: other numbers or kinds of devices.
@@ -130,6 +132,25 @@ class MetaDevice(Device):
     def check_graph(self, graph: Graph, elsewhere: dict[Any, Any]) -> States:
         """The split states of a graph's nodes; see mirrored.check_graph."""
         return check_graph(graph, elsewhere, len(self.devices), trust=self.trust_upstream)
+
+    @staticmethod
+    def rehearse(graph: Graph, states: States, function: str, taker: Any) -> None:
+        """Let a child allocate a graph with nodes of which pyggml does not know the split state.
+
+        Args:
+            function: `function(taker, graph)` allocates.
+
+        Raises:
+            PyggmlError: that ends the process; with upstream's text.
+        """
+        if None not in states.values() or not can_rehearse():
+            return
+        text = rehearse(function, taker, graph.raw)
+        if text is not None:
+            raise PyggmlError(
+                f"upstream cannot split {graph.label} over the devices: {text.rpartition('/')[2]}",
+                "Choose splits that fit, or assign the operation to another backend.",
+            )
 
     def forget(self, states: dict[Any, SplitState]) -> None:
         """The tensors are gone; other tensors may get their addresses."""

@@ -314,17 +314,20 @@ class Scheduler(SplitMemory):
             )
         self._check_places(graph, memory)
         check_leaves(self.label, graph.context, memory, parallel=self._parallel)
-        self._check_meta(graph, memory)
+        checked = self._check_meta(graph, memory)
         if self._graph is not None:
             self._forget()
             self._bindings.lib.ggml_backend_sched_reset(self.raw)
         self.generation += 1
+        if checked is not None:
+            device, states = checked
+            device.rehearse(graph, states, "ggml_backend_sched_alloc_graph", self.raw)
         return memory
 
-    def _check_meta(self, graph: Graph, memory: GraphMemory) -> None:
+    def _check_meta(self, graph: Graph, memory: GraphMemory) -> tuple[MetaDevice, States] | None:
         metas = [one for one in range(len(self.backends)) if self.buffer_types[one].is_meta]
         if not metas:
-            return
+            return None
         lib = self._bindings.lib
         elsewhere = {raw: one for raw, one in self._assigned.items() if one.device.kind != "meta"}
         device = self.buffer_types[metas[0]].device
@@ -335,7 +338,7 @@ class Scheduler(SplitMemory):
         if self._results > MOST_RESULTS:
             raise PyggmlError(
                 f"{self.label} has allocated graphs of {MOST_RESULTS} tensors without computing one",
-                "Upstream has room for that many on a MetaDevice: compute meanwhile, or make a new scheduler.",
+                "Upstream has room for that many on a MetaDevice: compute in between, or make a new scheduler.",
             )
         sums = [lib.ggml_nbytes(raw) for raw in memory.nodes if self._is_sum(graph, raw, elsewhere, states)]
         for number in metas:
@@ -344,6 +347,7 @@ class Scheduler(SplitMemory):
             steps = (len(backend.device.devices) - 1).bit_length()  # type: ignore[attr-defined]
             needed = self._measure(graph, memory)[number] + steps * max(sums, default=0)
             self.buffer_types[number].check_free(needed, held)
+        return device, states
 
     @staticmethod
     def _is_sum(graph: Graph, raw: Any, elsewhere: dict[Any, Backend], states: States) -> bool:

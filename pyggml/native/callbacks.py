@@ -77,7 +77,11 @@ _GLUE = """
 extern "Python+C" void pyggml_on_abort(const char *message);
 void pyggml_python_begins(int abort_fd);
 void pyggml_python_ends(void);
+int pyggml_rehearse(bool (*function)(void *, void *), void *first, void *second, char *text, int size, int seconds);
 """
+
+WITH_LOCK = frozenset({"pyggml_rehearse"})
+"""Functions of glue.c that are called with the interpreter's lock."""
 
 
 def kinds_in(typedefs: frozenset[str]) -> tuple[Kind, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pyggml.builder.machine import run_path_here
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
-from pyggml.native.callbacks import glue_declarations
+from pyggml.native.callbacks import WITH_LOCK, glue_declarations
 from pyggml.native.declarations import Declarations
 from pyggml.native.plain_calls import plain_functions, rewrite_calls
 from pyggml.native.preprocess import (
@@ -181,7 +181,8 @@ def _generate(inputs: Inputs, name: str, target: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             ffi.emit_c_code(str(target))
         target.write_text(
-            rewrite_calls(target.read_text("utf-8"), plain_functions(inputs.declarations)), "utf-8"
+            rewrite_calls(target.read_text("utf-8"), plain_functions(inputs.declarations) | WITH_LOCK),
+            "utf-8",
         )
     except (cffi.CDefError, cffi.FFIError) as error:
         raise PyggmlError(f"cffi does not take the declarations of {inputs.source}: {error}") from error

@@ -1,15 +1,20 @@
 /* What cannot be written in Python: how a failed assertion is reported, and silence after the interpreter's end.
    Compiled into the extension, after the headers of the build. */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 void pyggml_on_abort(const char * message);
 
 static int pyggml_abort_fd = 2;
 static int pyggml_python_lives = 0;
+static int pyggml_rehearsing = 0;
 
 static void pyggml_write(const char * text, size_t left) {
     while (left > 0) {
@@ -68,6 +73,9 @@ static void pyggml_on_fpe(int number, siginfo_t * info, void * machine) {
 static void pyggml_abort(const char * message) {
     pyggml_go_back(message);
     pyggml_write(message, strlen(message));
+    if (pyggml_rehearsing) {
+        _exit(1);
+    }
     pyggml_write("\n", 1);
     if (pyggml_python_lives) {
         pyggml_on_abort(message);
@@ -95,4 +103,66 @@ static void pyggml_python_ends(void) {
     pyggml_python_lives = 0;
     llama_log_set(pyggml_log_nothing, NULL);
     ggml_log_set(pyggml_log_nothing, NULL);
+}
+
+/* Calls a function of upstream in a forked child, where an assertion of C++ may end the process.
+
+   Called with Python's lock, so that the child can answer the split callback. It has this thread alone: the
+   function must not compute. `text` gets the assertion's text.
+
+   Returns 0 if the function came back, 1 if the child died, -1 if there was none. */
+static int pyggml_rehearse(bool (*function)(void *, void *), void * first, void * second, char * text, int size, int seconds) {
+    static const int fatal[] = { SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM };
+    int ends[2];
+    text[0] = 0;
+    if (pipe(ends) != 0) {
+        return -1;
+    }
+    /* What C has buffered must not be written twice. */
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit none = { 0, 0 };
+        setrlimit(RLIMIT_CORE, &none);
+        for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++) {
+            signal(fatal[i], SIG_DFL);
+        }
+        alarm((unsigned) seconds);
+        close(ends[0]);
+        PyGC_Disable();
+        pyggml_way_back = NULL;
+        pyggml_abort_fd = ends[1];
+        pyggml_rehearsing = 1;
+        llama_log_set(pyggml_log_nothing, NULL);
+        ggml_log_set(pyggml_log_nothing, NULL);
+        function(first, second);
+        _exit(0);
+    }
+    close(ends[1]);
+    int length = 0;
+    while (child > 0 && length < size - 1) {
+        ssize_t n = read(ends[0], text + length, (size_t) (size - 1 - length));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            break;
+        }
+        length += (int) n;
+    }
+    text[length] = 0;
+    close(ends[0]);
+    if (child < 0) {
+        return -1;
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return -1;
+        }
+    }
+    if (length == 0 && WIFSIGNALED(status)) {
+        snprintf(text, (size_t) size, "%s", WTERMSIG(status) == SIGALRM ? "no answer in time" : strsignal(WTERMSIG(status)));
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }

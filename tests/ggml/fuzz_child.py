@@ -59,7 +59,7 @@ class Handles(RuleBasedStateMachine):
         self.places: list[Any] = [cpu(), *self.vdev]
         for kind, shape in (("f32", (4, 4)), ("f32", (3, 4)), ("f32", (3, 4)), ("q8_0", (2, 32))):
             self.tensors.append(self.contexts[0].tensor(kind, shape))
-        self.meta(0, [1])
+        self.meta(0, [1], False)
         for place in [*self.vdev, self.places[-1]]:
             self.backends.append(place.backend())
         self.scheduler([0, 1, 2], False)
@@ -107,8 +107,12 @@ class Handles(RuleBasedStateMachine):
         context, place = self.one(self.contexts, at), self.one(self.places, where)
         self.attempt(f"{context}.allocate({place})", lambda: context.allocate(place), self.buffers)
 
-    @rule(axis=st.integers(-1, 4), share=st.lists(st.integers(-1, 6), min_size=1, max_size=4))
-    def meta(self, axis: int, share: list[int]) -> None:
+    @rule(
+        axis=st.integers(-1, 4),
+        share=st.lists(st.integers(-1, 6), min_size=1, max_size=4),
+        trust=st.booleans(),
+    )
+    def meta(self, axis: int, share: list[int], trust: bool) -> None:
         def split(tensor: Tensor) -> SplitState:
             if axis == -1:
                 return SplitState.mirrored()
@@ -116,7 +120,11 @@ class Handles(RuleBasedStateMachine):
                 return SplitState.along(axis, share)
             return SplitState.even(tensor, axis, len(self.vdev), tensor.type.block)
 
-        self.attempt(f"MetaDevice({axis}, {share})", lambda: MetaDevice(list(self.vdev), split), self.places)
+        self.attempt(
+            f"MetaDevice({axis}, {share}, {trust})",
+            lambda: MetaDevice(list(self.vdev), split, trust_upstream=trust),
+            self.places,
+        )
 
     @rule(where=pick)
     def backend(self, where: int) -> None:

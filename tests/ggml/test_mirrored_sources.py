@@ -71,12 +71,12 @@ def function_text(source: str, name: str) -> str:
 def test_the_functions_that_rules_follow_are_as_they_were(pin: Pin) -> None:
     texts = sources_of(pin)
     now = {}
-    for file, name in sorted(
-        {(path, name) for part in SOURCES.values() for path in part for name in part[path]}
+    for source, name in sorted(
+        {(file, name) for part in SOURCES.values() for file in part for name in part[file]}
     ):
-        text = function_text(texts[file], name)
-        assert text, f"{file} of {pin.name} does not define {name}"
-        now[f"{file}::{name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        text = function_text(texts[source], name)
+        assert text, f"{source} of {pin.name} does not define {name}"
+        now[f"{source}::{name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     recorded = json.loads(RECORDED.read_text("utf-8")).get(pin.name, {})
     changed = sorted(name for name in {*now, *recorded} if recorded.get(name) != now.get(name))
     if changed:

@@ -269,6 +269,19 @@ def test_what_pyggml_does_not_know_is_refused_unless_upstream_is_trusted(
             pair.run(made)
 
 
+def test_what_upstream_asserts_of_a_trusted_graph_is_an_exception_with_its_text(
+    devices: MakeDevices, rng: Any
+) -> None:
+    """A child has died of it, not this process, and the scheduler goes on."""
+    pair = Pair(devices(2), [8, 8], rng, trust=True)
+    ops = pair.context.ops
+    with pytest.raises(PyggmlError, match=r"upstream cannot split .*ggml-backend-meta\.cpp:\d+: GGML_ASSERT"):
+        pair.run(ops.rms_norm(pair.hidden, 1e-5))
+    other = Pair(devices(2), [8, 8], rng)
+    other.run(other.hidden)
+    assert (other.hidden.numpy() == other.x @ other.up.T).all()
+
+
 @pytest.mark.isolated
 def test_attention_with_a_cache_on_the_host_is_split_by_heads(devices: MakeDevices, rng: Any) -> None:
     heads, size, tokens, cells = 4, 8, 3, 32
