@@ -126,3 +126,12 @@ def test_no_circles() -> None:
         TopologicalSorter(arrows()).prepare()
     except CycleError as error:
         pytest.fail("a circle of imports: " + " <- ".join(error.args[1]))
+
+
+def test_class_names_are_unique_over_the_package() -> None:
+    where: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(module)
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}

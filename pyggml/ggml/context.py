@@ -13,7 +13,7 @@ from pyggml.ggml.device import Backend, Buffer, BufferType, Device, buffer_type_
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
 from pyggml.ggml.ops import Ops
-from pyggml.ggml.ownership import SPARE, Pool, Stamp
+from pyggml.ggml.ownership import SPARE, Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, check_name
 from pyggml.ggml.types import tensor_type
 
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 MOST_BYTES = 1 << 46
 
 
-class Context(Pool):
+class Context(TensorPool):
     """A pool of tensor descriptions (`struct ggml_context` with no_alloc; data is in buffers).
 
     Closing it closes its graphs and every context whose tensors were made of its own.

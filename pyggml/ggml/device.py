@@ -10,7 +10,7 @@ from pyggml.ggml.graph_memory import GraphMemory, check_stamps, running, survey
 from pyggml.ggml.handle import Handle
 from pyggml.ggml.library import load
 from pyggml.ggml.mirrored import kernel_refusal, wrong_view
-from pyggml.ggml.ownership import Owner, Pool
+from pyggml.ggml.ownership import Owner, TensorPool
 from pyggml.ggml.tensor import Tensor, is_view_op
 
 _KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
@@ -71,7 +71,7 @@ class Device:
         """A stream of work on this device; see Backend."""
         return Backend(self, threads)
 
-    def allocate(self, context: Pool, buffer_type: BufferType, without: list[Any]) -> Buffer:
+    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[Any]) -> Buffer:
         """Memory for the tensors of a context that have none; see Context.allocate.
 
         Args:
@@ -391,7 +391,7 @@ def buffer_type_of(place: Any) -> BufferType:
     )
 
 
-def check_op(context: Pool, raw: Any, backends: list[Backend]) -> None:
+def check_op(context: TensorPool, raw: Any, backends: list[Backend]) -> None:
     """Raise if no backend computes a node's operation, or the CPU's kernel would end the process."""
     tensor = Tensor(context, raw)
     lib = load().lib
@@ -413,7 +413,7 @@ def check_status(status: int, what: str) -> None:
         raise PyggmlError(f"{what} {names.get(status, f'ended with status {status}')}")
 
 
-def too_little(context: Pool, roots: list[Any], total: int, buffer_type: BufferType) -> str:
+def too_little(context: TensorPool, roots: list[Any], total: int, buffer_type: BufferType) -> str:
     """The message for an allocation that failed."""
     largest = Tensor(context, max(roots, key=load().lib.ggml_nbytes))
     return (

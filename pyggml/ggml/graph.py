@@ -7,7 +7,7 @@ from typing import Any
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
 from pyggml.ggml.library import load
-from pyggml.ggml.ownership import Pool, Stamp
+from pyggml.ggml.ownership import Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, sources_of
 
 _LARGEST = 1 << 24
@@ -21,7 +21,7 @@ class Graph(Handle):
         bound: the scheduler or allocator that has it, once it has memory; a graph gets memory once.
     """
 
-    def __init__(self, context: Pool, *outputs: Tensor, size: int | None = None) -> None:
+    def __init__(self, context: TensorPool, *outputs: Tensor, size: int | None = None) -> None:
         """
         Args:
             outputs: what to compute.

@@ -10,7 +10,7 @@ from typing import Any
 from pyggml.errors import PyggmlError
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
-from pyggml.ggml.ownership import GraphViews, Owner, Pool, StaleError, Stamp
+from pyggml.ggml.ownership import GraphViews, Owner, StaleError, Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, sources_of
 
 
@@ -175,7 +175,7 @@ def running(graph: Graph) -> Iterator[None]:
         yield
 
 
-def _home(contexts: list[Pool], raw: Any) -> Pool:
+def _home(contexts: list[TensorPool], raw: Any) -> TensorPool:
     if len(contexts) == 1:
         return contexts[0]
     bindings = load()

@@ -10,7 +10,7 @@ from pyggml.ggml.device import Buffer, BufferType, Device, too_little
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
 from pyggml.ggml.mirrored import SplitMemory, States, check_graph
-from pyggml.ggml.ownership import GraphViews, Pool
+from pyggml.ggml.ownership import GraphViews, TensorPool
 from pyggml.ggml.rehearsal import can_rehearse, rehearse
 from pyggml.ggml.split_state import SplitState
 from pyggml.ggml.tensor import Loan, Tensor, is_view_op
@@ -88,7 +88,7 @@ class MetaDevice(Device):
             )
         )
 
-    def allocate(self, context: Pool, buffer_type: BufferType, without: list[Any]) -> Buffer:
+    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[Any]) -> Buffer:
         """See Context.allocate; upstream's function takes all tensors of the context or none."""
         bindings = load()
         if len(without) != sum(1 for _ in context.raw_tensors()):
@@ -174,7 +174,9 @@ class MetaDevice(Device):
             )
         return state
 
-    def _check_shares(self, context: Pool, buffer_type: BufferType, states: dict[Any, SplitState]) -> None:
+    def _check_shares(
+        self, context: TensorPool, buffer_type: BufferType, states: dict[Any, SplitState]
+    ) -> None:
         count = len(self.devices)
         totals = [0] * count
         alignments = [one.buffer_type.alignment for one in self.devices]

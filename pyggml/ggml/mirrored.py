@@ -16,7 +16,7 @@ from pyggml.errors import PyggmlError
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.graph_memory import GraphMemory
 from pyggml.ggml.library import load
-from pyggml.ggml.ownership import Owner, Pool
+from pyggml.ggml.ownership import Owner, TensorPool
 from pyggml.ggml.split_state import Axis, SplitState
 from pyggml.ggml.tensor import Tensor, is_view_op, sources_of
 
@@ -504,7 +504,7 @@ def check_graph(graph: Graph, elsewhere: dict[Any, Any], devices: int, *, trust:
     return states
 
 
-def state_of(context: Pool, raw: Any, states: States, *, synced: bool = True) -> ResultState | None:
+def state_of(context: TensorPool, raw: Any, states: States, *, synced: bool = True) -> ResultState | None:
     """The split state of a tensor; None if pyggml does not know it.
 
     Args:
@@ -531,7 +531,7 @@ def _inputs(raw: Any) -> list[Any]:
     return [one for one in sources_of(raw) if one != raw] if raw.op != 0 else []
 
 
-def _derive(context: Pool, raw: Any, states: States, *, synced: bool) -> ResultState | None:
+def _derive(context: TensorPool, raw: Any, states: States, *, synced: bool) -> ResultState | None:
     stamp = context.stamp_of(raw)
     if not raw.view_src and stamp is not None and stamp.owner.permanent:
         given = stamp.owner.split_states.get(raw)
@@ -551,7 +551,7 @@ def _derive(context: Pool, raw: Any, states: States, *, synced: bool) -> ResultS
 class SplitMemory(Owner):
     """An owner whose memory may be on a MetaDevice: its transfers are checked by upstream's rules."""
 
-    def check_transfer(self, pool: Pool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
+    def check_transfer(self, pool: TensorPool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
         """Raise if reading or writing these bytes would end the process.
 
         Raises:
@@ -573,7 +573,7 @@ class SplitMemory(Owner):
         else:
             _check_slices(tensor, what, given, offset, size)
 
-    def check_fill(self, pool: Pool, raw: Any, value: int) -> None:
+    def check_fill(self, pool: TensorPool, raw: Any, value: int) -> None:
         """Raise if filling a tensor would end the process.
 
         Raises:
@@ -656,7 +656,7 @@ def wrong_view(nodes: list[Any]) -> str | None:
 # Leaves of a graph that a scheduler takes.
 
 
-def check_leaves(label: str, context: Pool, memory: GraphMemory, *, parallel: bool) -> None:
+def check_leaves(label: str, context: TensorPool, memory: GraphMemory, *, parallel: bool) -> None:
     """A leaf gets its backend from what reads it, but not through views (pass 4 of upstream's split).
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from pyggml.errors import PyggmlError
 from pyggml.ggml.library import load
 from pyggml.ggml.mirrored import KERNEL_RULES
-from pyggml.ggml.ownership import Pool
+from pyggml.ggml.ownership import TensorPool
 from pyggml.ggml.tensor import Tensor
 from pyggml.ggml.types import TensorType, tensor_type
 
@@ -53,7 +53,7 @@ _OPTIONAL = {
 _MOST_BYTES = 1 << 46
 _SHAPED = re.compile(r"(reshape|view|cont|repeat)_(\d)d")
 
-Convert = Callable[[Pool, Any], Any]
+Convert = Callable[[TensorPool, Any], Any]
 
 
 class Ops:
@@ -69,7 +69,7 @@ class Ops:
 
     checked: frozenset[str] = frozenset(KERNEL_RULES)
 
-    def __init__(self, context: Pool) -> None:
+    def __init__(self, context: TensorPool) -> None:
         self._context = context
 
     def __dir__(self) -> list[str]:
@@ -98,7 +98,7 @@ class _Operation:
         self._convert = [_converter(name, number, kind) for number, kind in enumerate(self._kinds)]
         self._check = _lengths_check(name)
 
-    def on(self, pool: Pool) -> Callable[..., Any]:
+    def on(self, pool: TensorPool) -> Callable[..., Any]:
         """The function that calls it on tensors of a context."""
         converters = [
             (_quick(kind), convert) for kind, convert in zip(self._kinds, self._convert, strict=True)
@@ -247,7 +247,7 @@ def _quick(kind: Any) -> type | None:
 def _tensor_converter(what: str, optional: bool) -> Convert:
     null = load().ffi.NULL
 
-    def convert(pool: Pool, value: Any) -> Any:
+    def convert(pool: TensorPool, value: Any) -> Any:
         if value is None and optional:
             return null
         if not isinstance(value, Tensor):
@@ -260,7 +260,7 @@ def _tensor_converter(what: str, optional: bool) -> Convert:
 
 
 def _whole_converter(what: str, least: int, most: int) -> Convert:
-    def convert(pool: Pool, value: Any) -> int:
+    def convert(pool: TensorPool, value: Any) -> int:
         if type(value) is int and least <= value <= most:
             return value
         try:
@@ -275,7 +275,7 @@ def _whole_converter(what: str, least: int, most: int) -> Convert:
 
 
 def _real_converter(what: str) -> Convert:
-    def convert(pool: Pool, value: Any) -> float:
+    def convert(pool: TensorPool, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise PyggmlError(f"{what}: a number is needed, not {value!r:.40}")
         try:
@@ -286,13 +286,13 @@ def _real_converter(what: str) -> Convert:
     return convert
 
 
-def _switch(what: str, pool: Pool, value: Any) -> bool:
+def _switch(what: str, pool: TensorPool, value: Any) -> bool:
     if not isinstance(value, bool):
         raise PyggmlError(f"{what}: True or False is needed, not {value!r:.40}")
     return value
 
 
-def _sections(what: str, pool: Pool, value: Any) -> Any:
+def _sections(what: str, pool: TensorPool, value: Any) -> Any:
     if not isinstance(value, (tuple, list)) or len(value) != 4:
         raise PyggmlError(f"{what}: four whole numbers are needed, not {value!r:.40}")
     whole = _whole_converter(what, -(1 << 31), (1 << 31) - 1)

@@ -37,14 +37,14 @@ class Owner(Handle):
     split_states: Mapping[Any, SplitState] = _NO_STATES
     graph_views: GraphViews | None = None
 
-    def check_transfer(self, pool: Pool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
+    def check_transfer(self, pool: TensorPool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
         """Raise if these bytes of a tensor on a MetaDevice cannot be read or written.
 
         Raises:
             PyggmlError: upstream would end the process.
         """
 
-    def check_fill(self, pool: Pool, raw: Any, value: int) -> None:
+    def check_fill(self, pool: TensorPool, raw: Any, value: int) -> None:
         """Raise if a tensor on a MetaDevice cannot be filled with that byte; see check_transfer."""
 
 
@@ -117,7 +117,7 @@ class Stamp:
             )
 
 
-class Pool(Handle):
+class TensorPool(Handle):
     """A pool of tensor descriptions, and what is known of the memory of its tensors; see Context.
 
     Attributes:
@@ -137,7 +137,7 @@ class Pool(Handle):
         self._size = self._bindings.lib.ggml_get_mem_size(raw) if raw else 0
         # Operations that certainly fit before the room has to be asked for again.
         self._sure = 0
-        self._uses: list[Pool] = []
+        self._uses: list[TensorPool] = []
         super().__init__(label)
 
     @property
@@ -150,13 +150,13 @@ class Pool(Handle):
         """How many tensors there are."""
         return int(self._bindings.lib.ggml_used_mem(self.raw) // self._overhead)
 
-    def reach(self) -> Iterator[Pool]:
+    def reach(self) -> Iterator[TensorPool]:
         """This pool and all whose tensors it uses."""
         yield self
         for one in self._uses:
             yield from one.reach()
 
-    def use(self, other: Pool) -> None:
+    def use(self, other: TensorPool) -> None:
         """Tensors of `other` become sources of tensors here, so that closing it closes this.
 
         Raises:

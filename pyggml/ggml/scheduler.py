@@ -13,7 +13,7 @@ from pyggml.ggml.graph_memory import GraphMemory, bind, check_bound, running, su
 from pyggml.ggml.library import load
 from pyggml.ggml.meta import MetaDevice
 from pyggml.ggml.mirrored import SplitMemory, States, check_leaves, is_host_view, state_of, wrong_view
-from pyggml.ggml.ownership import Pool
+from pyggml.ggml.ownership import TensorPool
 from pyggml.ggml.scheduler_splits import Split, read_splits
 from pyggml.ggml.split_state import Axis
 from pyggml.ggml.tensor import Tensor, is_view_op
@@ -92,7 +92,7 @@ class Scheduler(SplitMemory):
         self.raw: Any = self._new()
         self._assigned: dict[Any, Backend] = {}
         # Assigned tensors are remembered by address, so their contexts must stay.
-        self._kept: list[Pool] = []
+        self._kept: list[TensorPool] = []
         self._in_graph: set[Any] = set()
         self._graph: Graph | None = None
         self._memory: GraphMemory | None = None

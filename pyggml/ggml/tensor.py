@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Lease
 from pyggml.ggml.library import load
-from pyggml.ggml.ownership import Pool, Stamp
+from pyggml.ggml.ownership import Stamp, TensorPool
 from pyggml.ggml.types import TensorType, type_of_number
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _NAME_BYTES = 63
 _VIEW_OPS = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE")
 
 
-class Loan(Pool):
+class Loan(TensorPool):
     """Stands for the context of a tensor that upstream lends for the time of a callback."""
 
     def __init__(self, label: str) -> None:
@@ -41,7 +41,7 @@ class Tensor:
 
     __slots__ = ("_dimensions", "context", "raw")
 
-    def __init__(self, context: Pool, raw: Any, dimensions: int | None = None) -> None:
+    def __init__(self, context: TensorPool, raw: Any, dimensions: int | None = None) -> None:
         """
         Args:
             context: the one that holds its description, or one that uses that.
