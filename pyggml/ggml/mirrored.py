@@ -1,9 +1,10 @@
 """Rules of upstream that cannot be asked for, mirrored by hand: what would end the process is refused first.
 
-Constructors of ggml.h are asked themselves (see ops.py); so are supports_op and supports_buft. What is left is
-asserted too late to come back from, in C++ or in a thread of the computation, and has no function that says it.
-SOURCES names the functions that each part follows; tests/ggml/test_mirrored_rules.py says when one of them changes
-on a pin. A rule is: refuse where upstream asserts, let through what is known to work, and for anything else say so.
+Constructors of ggml.h are asked themselves (ops.py), and so are supports_op, supports_buft, and for graphs of a
+trusted MetaDevice the allocation in a child process (rehearsal.py). What is left is asserted where nothing can
+come back, in C++ or in a thread of the computation, and no function answers it beforehand. SOURCES names the
+upstream functions that each rule follows; tests/ggml/test_mirrored_sources.py says when one of them changes on a pin.
+A rule refuses what upstream asserts, lets through what is known to work, and says so of anything else.
 """
 
 from __future__ import annotations
@@ -494,8 +495,8 @@ def check_graph(graph: Graph, elsewhere: dict[Any, Any], devices: int, *, trust:
             tensor = Tensor(graph.context, raw)
             raise PyggmlError(
                 f"{tensor.described()}: pyggml does not know how a MetaDevice computes {tensor.op} of "
-                f"{', '.join(one.described() for one in tensor.sources)}, and upstream ends the process if it cannot",
-                "MetaDevice(..., trust_upstream=True) leaves it to upstream.",
+                f"{', '.join(one.described() for one in tensor.sources)}, or whether it can",
+                "MetaDevice(..., trust_upstream=True) asks upstream in a child process.",
             )
         if state is not None and state.lengths is not None and len(state.lengths) != devices:
             raise PyggmlError(

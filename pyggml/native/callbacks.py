@@ -1,4 +1,4 @@
-"""Python functions that ggml and llama call, and how their exceptions come out of the C call.
+"""Python functions as callbacks of ggml and llama, and how their exceptions come out of the C call.
 
 C cannot pass an exception on. A callback that raises gives C an answer that ends the work as soon as C
 allows, the exception is kept, and the guard around the C call raises it when that has returned:
@@ -105,12 +105,12 @@ class Callback:
         self.data = data
 
     def close(self) -> None:
-        """From now on a call of it is refused; C should have been told to forget it before."""
+        """Refuse calls from now on; C should have been told to forget it before."""
         self.function = None
 
 
 class Guard:
-    """One C call (or several) whose callbacks may raise."""
+    """One or several C calls whose callbacks may raise."""
 
     __slots__ = ("error",)
 
@@ -250,7 +250,7 @@ class Callbacks:
             raise PyggmlError(
                 f"{kind.typedef} of this tree is {self._ffi.typeof(kind.typedef).cname}, and pyggml knows "
                 f"{self._ffi.typeof(pointer).cname}",
-                "This upstream is newer than this pyggml.",
+                "This upstream is newer than this version of pyggml.",
             )
         body, error = getattr(self, f"_{kind.name}")()
 

@@ -1,4 +1,8 @@
-"""Integer constant expressions of C, as far as headers use them."""
+"""Integer constant expressions of C, as far as headers use them.
+
+cffi could fill in `...` when the extension is compiled. But the numbers are wanted before: in declarations.h and in
+abi.json, which `pyggml abi diff` compares for builds that are not loaded.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
 
 
 def fold(node: Any, names: Mapping[str, int], types: Mapping[str, Any]) -> int | None:
-    """The value of an expression, or None when it is not one that can be known from the text alone.
+    """The value of an expression, or None if the text alone does not determine it.
 
     Args:
         names: enumerators and their values.

@@ -1,4 +1,4 @@
-"""From the headers of one tree to the declarations that cffi compiles: a text one can diff.
+"""From the headers of one tree to the declarations that cffi compiles: a text that can be diffed.
 
 The text holds every typedef, struct, enum, integer macro and exported function of the headers in their
 order, with array sizes and enumerators as numbers. What cannot be in it is listed by name and reason.
@@ -123,8 +123,8 @@ def _parse(lines: tuple[Line, ...]) -> Iterable[tuple[Any, str]]:
         tree = c_parser.CParser().parse("".join(text), "prelude")
     except c_parser.ParseError as error:
         raise PyggmlError(
-            f"a header says what the declaration reader does not understand: {error}",
-            "Only C is understood there; C++ belongs inside #ifdef __cplusplus.",
+            f"a header cannot be parsed: {error}",
+            "Only C is understood; C++ belongs inside #ifdef __cplusplus.",
         ) from error
     for node in tree.ext:
         if isinstance(node, c_ast.Pragma) or node.coord is None:
@@ -201,7 +201,7 @@ class _Reader:
         self.parts.append(_c(node) + ";\n")
 
     def resolve(self, node: Any, header: str) -> None:
-        """Numbers for array sizes and enumerators, below `node`, and the names of structs."""
+        """Replace array sizes and enumerators below `node` by numbers, and note the names of structs."""
         from pycparser import c_ast
 
         if isinstance(node, c_ast.Enum) and node.values is not None:
@@ -230,7 +230,7 @@ class _Reader:
 
 
 def _constants(macros: Any, reader: _Reader) -> Iterable[tuple[str, int]]:
-    """Macros that are integers; texts are listed as left out, the rest (guards, keywords) is nobody's."""
+    """Macros that are integers; strings are listed as left out, the rest (guards, keywords) is ignored."""
     from pycparser import c_ast, c_parser
 
     parser = c_parser.CParser()
@@ -260,7 +260,7 @@ def _c(node: Any) -> str:
 
 
 def _without_names(kind: Any) -> str:
-    """A type in C without the names of parameters, which are no part of it."""
+    """A type in C without the names of parameters, which are not part of it."""
     from pycparser import c_ast
 
     kind = copy.deepcopy(kind)

@@ -1,4 +1,4 @@
-"""Compile the declarations of one build into a Python extension that is linked against its libraries."""
+"""Compile the declarations of one build into a Python extension linked against its libraries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FLAGS = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that an extension is made of.
+    """What an extension is made from.
 
     Attributes:
         source: the tree whose headers it includes.
@@ -79,7 +79,7 @@ class Compiled:
 
 
 def extension_key(inputs: Inputs) -> str:
-    """Sixteen hex digits that change when another extension would come out."""
+    """Sixteen hex digits that change whenever the extension would."""
     import cffi
 
     parts = [
@@ -97,7 +97,7 @@ def extension_key(inputs: Inputs) -> str:
 
 
 def module_name(key: str) -> str:
-    """Different for each build, so that two of them never share an entry in sys.modules."""
+    """Differs between builds, so that two of them never share an entry in sys.modules."""
     return f"_pyggml_{key}"
 
 
@@ -136,7 +136,7 @@ def compile_extension(
         if done.returncode != 0:
             raise PyggmlError(
                 f"compiling the Python bindings failed:\n{first_error(done.stderr)}",
-                "The declarations in python/declarations.h do not fit the headers of the tree.",
+                "The declarations in python/declarations.h do not match the headers of the tree.",
             )
         made.replace(target)
     for old in directory.glob(f"_pyggml_*{SUFFIX}"):
@@ -146,7 +146,7 @@ def compile_extension(
 
 
 def write_state(directory: Path, compiled: Compiled, inputs: Inputs) -> None:
-    """Say which extension belongs to which libraries; written last, so it is never ahead of the files."""
+    """Record which extension belongs to which libraries; written last, so that the files are there."""
     document = {
         "format": FORMAT,
         "module": module_name(compiled.key),
@@ -164,7 +164,7 @@ def state_file(directory: Path) -> Path:
 
 
 def stamp(library: Path) -> tuple[int, int]:
-    """Size and time of a library; another one after it was linked again."""
+    """Size and time of a library; they change when it is linked again."""
     status = library.stat()
     return status.st_size, status.st_mtime_ns
 
@@ -185,7 +185,7 @@ def _generate(inputs: Inputs, name: str, target: Path) -> None:
             "utf-8",
         )
     except (cffi.CDefError, cffi.FFIError) as error:
-        raise PyggmlError(f"cffi does not take the declarations of {inputs.source}: {error}") from error
+        raise PyggmlError(f"cffi does not accept the declarations of {inputs.source}: {error}") from error
 
 
 def _command(inputs: Inputs, directory: Path, generated: Path, made: Path, python: list[str]) -> list[str]:
@@ -205,13 +205,13 @@ def _command(inputs: Inputs, directory: Path, generated: Path, made: Path, pytho
 
 def _python_include() -> list[str]:
     paths = sysconfig.get_paths()
-    found = list(dict.fromkeys(paths[name] for name in ("include", "platinclude") if name in paths))
-    if not any((Path(one) / "Python.h").is_file() for one in found):
+    include = list(dict.fromkeys(paths[name] for name in ("include", "platinclude") if name in paths))
+    if not any((Path(one) / "Python.h").is_file() for one in include):
         raise PyggmlError(
-            f"this Python has no headers ({found[0]}/Python.h)",
+            f"this Python has no headers ({include[0]}/Python.h)",
             "Debian: apt install python3-dev. Fedora: dnf install python3-devel.",
         )
-    return found
+    return include
 
 
 def _glue_source() -> str:

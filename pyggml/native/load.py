@@ -1,4 +1,4 @@
-"""Load the bindings of one build into this process, after everything that can be checked was checked."""
+"""Load the bindings of one build into this process, after checking everything that can be checked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Bindings:
         return self.callbacks.guard()
 
     def guarded(self, function: Any, *arguments: Any) -> Any:
-        """`function(*arguments)`, raising what a callback raised meanwhile."""
+        """`function(*arguments)`; raises what a callback raised in it."""
         return self.callbacks.guarded(function, *arguments)
 
 
@@ -172,18 +172,18 @@ def check_layout(ffi: Any, lib: Any, structs: Iterable[str]) -> None:
         try:
             getattr(lib, name)
         except ffi.error as error:
-            raise PyggmlError(f"a constant is not the one of the headers: {error}", _AGAIN) from error
+            raise PyggmlError(f"a constant differs from the headers': {error}", _AGAIN) from error
 
 
 def layout_message(told: str) -> str:
-    """cffi's complaint about a struct in words that say whose number is whose."""
-    found = _LAYOUT.match(told)
-    if found is None:
+    """cffi's complaint about a struct, saying which number is the declarations' and which the headers'."""
+    complaint = _LAYOUT.match(told)
+    if complaint is None:
         return f"a struct is not laid out as declared: {told}"
-    field = f", field {found['field']}" if found["field"] else ""
+    field = f", field {complaint['field']}" if complaint["field"] else ""
     return (
-        f"{found['struct']}{field}: {found['what']}: {found['python']} in the declarations, "
-        f"{found['c']} in the headers that the library was compiled with"
+        f"{complaint['struct']}{field}: {complaint['what']}: {complaint['python']} in the declarations, "
+        f"{complaint['c']} in the headers that the library was compiled with"
     )
 
 
@@ -219,7 +219,7 @@ def _read_state(build: Build, directory: Path) -> dict[str, Any]:
             return dict(state)
         why = "is of another version of pyggml"
     except FileNotFoundError:
-        why = f"is not there for this Python ({sys.version_info.major}.{sys.version_info.minor})"
+        why = f"is missing for this Python ({sys.version_info.major}.{sys.version_info.minor})"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         why = "cannot be read"
     raise PyggmlError(f"the Python side of the build {build.record.variant} {why}", _AGAIN)
@@ -229,13 +229,15 @@ def _check_libraries(build: Build, directory: Path, state: dict[str, Any]) -> No
     for name, expected in state["libraries"].items():
         path = next((one / name for one in (build.bin_dir, directory) if (one / name).is_file()), None)
         if path is None:
-            raise PyggmlError(f"the build {build.record.variant} has lost {name}", "Build it: pyggml build")
+            raise PyggmlError(
+                f"the build {build.record.variant} no longer has {name}", "Build it: pyggml build"
+            )
         if list(stamp(path)) != list(expected):
             raise PyggmlError(
                 f"the Python side of the build {build.record.variant} is older than its {name}", _AGAIN
             )
     if not (directory / state["file"]).is_file():
-        raise PyggmlError(f"the build {build.record.variant} has lost {state['file']}", _AGAIN)
+        raise PyggmlError(f"the build {build.record.variant} no longer has {state['file']}", _AGAIN)
 
 
 def _mapped() -> set[Path]:
@@ -250,7 +252,7 @@ def _mapped() -> set[Path]:
 
 
 def _refuse_foreign(build: Build) -> None:
-    """The dynamic linker takes a library of the same name that is there already, whoever's it is."""
+    """The dynamic linker takes any library of the same name that is loaded already."""
     ours = build.bin_dir.resolve()
     for path in _mapped():
         if re.match(r"lib(ggml|llama)[-.\w]*\.so", path.name) and path.parent != ours:

@@ -109,7 +109,7 @@ def test_a_sanitizer_that_would_end_the_process_is_refused(own_tiny: Build, pyth
 def test_a_missing_python_side_says_how_to_make_it(own_tiny: Build, python: Run) -> None:
     shutil.rmtree(own_tiny.directory / "python")
     told = refused(python(PRELUDE, own_tiny.directory))
-    assert "is not there for this Python" in told
+    assert "is missing for this Python" in told
     assert "pyggml build" in told
 
 
@@ -130,7 +130,7 @@ def test_libraries_newer_than_the_python_side_are_refused(own_tiny: Build, pytho
 def test_a_lost_library_is_named(own_tiny: Build, python: Run) -> None:
     make_side(own_tiny)
     (own_tiny.bin_dir / "libllama.so").unlink()
-    assert "has lost libllama.so" in refused(python(PRELUDE, own_tiny.directory))
+    assert "no longer has libllama.so" in refused(python(PRELUDE, own_tiny.directory))
 
 
 def test_an_extension_that_cannot_be_linked_says_why(own_tiny: Build, python: Run) -> None:
