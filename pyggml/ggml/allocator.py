@@ -27,7 +27,7 @@ class Allocator(SplitMemory):
         """
         self.type = buffer_type_of(place)
         self._bindings = load()
-        self.raw: Any = self._bindings.lib.ggml_gallocr_new(self.type.raw)
+        self.raw = self._bindings.lib.ggml_gallocr_new(self.type.raw)
         super().__init__(f"allocator of {self.type.name}")
 
     @property

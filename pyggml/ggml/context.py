@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Backend, Buffer, BufferType, Device, buffer_type_of
@@ -16,6 +16,9 @@ from pyggml.ggml.ops import Ops
 from pyggml.ggml.ownership import SPARE, Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, check_name
 from pyggml.ggml.types import tensor_type
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_tensor
 
 _numbers = itertools.count(1)
 
@@ -116,7 +119,7 @@ class Context(TensorPool):
         with self.using():
             return [Tensor(self, raw) for raw in self.raw_tensors()]
 
-    def _check_view(self, raw: Any, roots: list[Any]) -> None:
+    def _check_view(self, raw: ggml_tensor, roots: list[ggml_tensor]) -> None:
         tensor, viewed = Tensor(self, raw), raw.view_src
         tensor.check_usable()
         if not viewed:

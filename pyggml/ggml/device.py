@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.graph import Graph
@@ -13,6 +13,14 @@ from pyggml.ggml.mirrored import kernel_refusal, wrong_view
 from pyggml.ggml.ownership import Owner, TensorPool
 from pyggml.ggml.tensor import Tensor, is_view_op
 
+if TYPE_CHECKING:
+    from pyggml.native.c_library import (
+        ggml_backend_buffer,
+        ggml_backend_buffer_type,
+        ggml_backend_device,
+        ggml_tensor,
+    )
+
 _KINDS = ("cpu", "gpu", "igpu", "accel", "meta")
 _USAGES = ("any", "weights", "compute")
 
@@ -20,7 +28,7 @@ _USAGES = ("any", "weights", "compute")
 class Device:
     """A device (`ggml_backend_dev_t`). It is never freed, so it cannot be closed."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: ggml_backend_device) -> None:
         self.raw = raw
 
     def __eq__(self, other: object) -> bool:
@@ -71,7 +79,7 @@ class Device:
         """A stream of work on this device; see Backend."""
         return Backend(self, threads)
 
-    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[Any]) -> Buffer:
+    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[ggml_tensor]) -> Buffer:
         """Memory for the tensors of a context that have none; see Context.allocate.
 
         Args:
@@ -105,7 +113,7 @@ class BufferType:
         device: its device; kept because memory of a MetaDevice calls the device's split function.
     """
 
-    def __init__(self, raw: Any, device: Device) -> None:
+    def __init__(self, raw: ggml_backend_buffer_type, device: Device) -> None:
         self.raw = raw
         self.device = device
 
@@ -185,7 +193,7 @@ class Buffer(Owner):
 
     permanent: ClassVar[bool] = True
 
-    def __init__(self, raw: Any, buffer_type: BufferType) -> None:
+    def __init__(self, raw: ggml_backend_buffer, buffer_type: BufferType) -> None:
         self._bindings = load()
         self.raw = raw
         self.type = buffer_type
@@ -255,7 +263,7 @@ class Backend(Handle):
         self.device = device
         self._bindings = load()
         ffi, lib = self._bindings.ffi, self._bindings.lib
-        self.raw: Any = lib.ggml_backend_dev_init(device.raw, ffi.NULL)
+        self.raw = lib.ggml_backend_dev_init(device.raw, ffi.NULL)
         if not self.raw:
             raise PyggmlError(f"the device {device.name} cannot be used", "ggml's log says why.")
         if threads is not None:
@@ -274,7 +282,7 @@ class Backend(Handle):
         self.check()
         return bool(self._bindings.lib.ggml_backend_supports_buft(self.raw, buffer_type.raw))
 
-    def supports_op(self, raw: Any) -> bool:
+    def supports_op(self, raw: ggml_tensor) -> bool:
         """Whether it computes that raw tensor's operation."""
         self.check()
         return bool(self._bindings.lib.ggml_backend_supports_op(self.raw, raw))
@@ -391,7 +399,7 @@ def buffer_type_of(place: Any) -> BufferType:
     )
 
 
-def check_op(context: TensorPool, raw: Any, backends: list[Backend]) -> None:
+def check_op(context: TensorPool, raw: ggml_tensor, backends: list[Backend]) -> None:
     """Raise if no backend computes a node's operation, or the CPU's kernel would end the process."""
     tensor = Tensor(context, raw)
     lib = load().lib
@@ -413,7 +421,7 @@ def check_status(status: int, what: str) -> None:
         raise PyggmlError(f"{what} {names.get(status, f'ended with status {status}')}")
 
 
-def too_little(context: TensorPool, roots: list[Any], total: int, buffer_type: BufferType) -> str:
+def too_little(context: TensorPool, roots: list[ggml_tensor], total: int, buffer_type: BufferType) -> str:
     """The message for an allocation that failed."""
     largest = Tensor(context, max(roots, key=load().lib.ggml_nbytes))
     return (

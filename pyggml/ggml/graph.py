@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import Handle
 from pyggml.ggml.library import load
 from pyggml.ggml.ownership import Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, sources_of
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_tensor
 
 _LARGEST = 1 << 24
 
@@ -44,12 +47,12 @@ class Graph(Handle):
         self._own = lib.ggml_init({"mem_size": memory, "mem_buffer": ffi.NULL, "no_alloc": True})
         if not self._own:
             raise PyggmlError(f"no memory for a graph of {size} nodes")
-        self.raw: Any = lib.ggml_new_graph_custom(self._own, size, False)
+        self.raw = lib.ggml_new_graph_custom(self._own, size, False)
         self.bound: Stamp | None = None
         self.stamps: set[Stamp] = set()
         self.ready_for: Handle | None = None
         # Leaves that no node reads: nothing in C lists them.
-        self.lone: dict[Any, None] = {}
+        self.lone: dict[ggml_tensor, None] = {}
         super().__init__(f"a graph of {context.label}", context)
         self.add(*outputs)
 
@@ -90,11 +93,11 @@ class Graph(Handle):
         with self.using():
             return [Tensor(self.context, raw) for raw in self.raw_nodes()]
 
-    def raw_nodes(self) -> list[Any]:
+    def raw_nodes(self) -> list[ggml_tensor]:
         """`struct ggml_tensor *` of its nodes."""
         ffi, lib = self._bindings.ffi, self._bindings.lib
         count = lib.ggml_graph_n_nodes(self.raw)
-        nodes: list[Any] = ffi.unpack(lib.ggml_graph_nodes(self.raw), count) if count else []
+        nodes: list[ggml_tensor] = ffi.unpack(lib.ggml_graph_nodes(self.raw), count) if count else []
         return nodes
 
     def _check_room(self, tensor: Tensor) -> None:
@@ -103,7 +106,7 @@ class Graph(Handle):
         if sum(one.count() for one in contexts) <= self.size and not any(one.bound for one in contexts):
             return
         known = set(self.raw_nodes())
-        leaves: set[Any] = set(self.lone)
+        leaves: set[ggml_tensor] = set(self.lone)
         for raw in known:
             leaves.update(one for one in sources_of(raw) if one not in known)
         nodes, pending = set(known), [tensor.raw]

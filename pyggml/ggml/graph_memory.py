@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.library import load
 from pyggml.ggml.ownership import GraphViews, Owner, StaleError, Stamp, TensorPool
 from pyggml.ggml.tensor import Tensor, sources_of
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_tensor
 
 
 @dataclass
@@ -25,14 +28,14 @@ class GraphMemory:
         meta_views: views of buffers on MetaDevices.
     """
 
-    nodes: list[Any]
-    leaves: list[Any]
-    sources: list[list[Any]]
-    without: list[Any] = field(default_factory=list)
+    nodes: list[ggml_tensor]
+    leaves: list[ggml_tensor]
+    sources: list[list[ggml_tensor]]
+    without: list[ggml_tensor] = field(default_factory=list)
     stamps: set[Stamp] = field(default_factory=set)
-    meta_views: dict[GraphViews, list[Any]] = field(default_factory=dict)
+    meta_views: dict[GraphViews, list[ggml_tensor]] = field(default_factory=dict)
 
-    def all(self) -> list[Any]:
+    def all(self) -> list[ggml_tensor]:
         """Nodes and leaves."""
         return [*self.nodes, *self.leaves]
 
@@ -51,7 +54,7 @@ def survey(graph: Graph, taker: Owner | None = None) -> GraphMemory:
     if not nodes:
         raise PyggmlError(f"{graph.label} is empty", "Add what it is to compute: graph.add(tensor).")
     known = set(nodes)
-    leaves: dict[Any, None] = dict(graph.lone)
+    leaves: dict[ggml_tensor, None] = dict(graph.lone)
     sources = []
     for raw in nodes:
         sources.append(sources_of(raw))
@@ -70,7 +73,7 @@ def survey(graph: Graph, taker: Owner | None = None) -> GraphMemory:
 
 def _find_memory(graph: Graph, memory: GraphMemory) -> None:
     contexts = list(graph.context.reach())
-    without: dict[Any, None] = {}
+    without: dict[ggml_tensor, None] = {}
     for raw in memory.all():
         for context in contexts:
             bound = context.bound.get(raw)
@@ -97,7 +100,7 @@ def _find_memory(graph: Graph, memory: GraphMemory) -> None:
     memory.without = list(without)
 
 
-def _find_view(graph: Graph, memory: GraphMemory, raw: Any, stamp: Stamp) -> None:
+def _find_view(graph: Graph, memory: GraphMemory, raw: ggml_tensor, stamp: Stamp) -> None:
     """A view on a MetaDevice belongs to one graph (stc_compute in ggml-backend-meta.cpp)."""
     if not load().lib.ggml_backend_buffer_is_meta((raw.view_src or raw).buffer):
         return
@@ -175,7 +178,7 @@ def running(graph: Graph) -> Iterator[None]:
         yield
 
 
-def _home(contexts: list[TensorPool], raw: Any) -> TensorPool:
+def _home(contexts: list[TensorPool], raw: ggml_tensor) -> TensorPool:
     if len(contexts) == 1:
         return contexts[0]
     bindings = load()

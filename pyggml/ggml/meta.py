@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Buffer, BufferType, Device, too_little
@@ -14,6 +14,9 @@ from pyggml.ggml.ownership import GraphViews, TensorPool
 from pyggml.ggml.rehearsal import can_rehearse, rehearse
 from pyggml.ggml.split_state import SplitState
 from pyggml.ggml.tensor import Loan, Tensor, is_view_op
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_backend_buffer, ggml_tensor
 
 MOST_DEVICES = 16
 """GGML_BACKEND_META_MAX_DEVICES."""
@@ -69,7 +72,7 @@ class MetaDevice(Device):
         self.devices = devices
         self.trust_upstream = trust_upstream
         self._split = split
-        self._decided: dict[Any, SplitState] = {}
+        self._decided: dict[ggml_tensor, SplitState] = {}
         ffi, count = bindings.ffi, len(devices)
         # Not self: the callback is kept by it.
         decided = self._decided
@@ -88,14 +91,14 @@ class MetaDevice(Device):
             )
         )
 
-    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[Any]) -> Buffer:
+    def allocate(self, context: TensorPool, buffer_type: BufferType, without: list[ggml_tensor]) -> Buffer:
         """See Context.allocate; upstream's function takes all tensors of the context or none."""
         bindings = load()
         if len(without) != sum(1 for _ in context.raw_tensors()):
             raise PyggmlError(
                 f"tensors of {context.label} have memory already; a MetaDevice takes all or none"
             )
-        states: dict[Any, SplitState] = {}
+        states: dict[ggml_tensor, SplitState] = {}
         for raw in without:
             if not raw.view_src:
                 states[raw] = self._state_for(Tensor(context, raw))
@@ -129,7 +132,7 @@ class MetaDevice(Device):
                     f"{total} bytes free and buffers of at most {limit}"
                 )
 
-    def check_graph(self, graph: Graph, elsewhere: dict[Any, Any]) -> States:
+    def check_graph(self, graph: Graph, elsewhere: dict[ggml_tensor, Any]) -> States:
         """The split states of a graph's nodes; see mirrored.check_graph."""
         return check_graph(graph, elsewhere, len(self.devices), trust=self.trust_upstream)
 
@@ -152,7 +155,7 @@ class MetaDevice(Device):
                 "Choose splits that fit, or assign the operation to another backend.",
             )
 
-    def forget(self, states: dict[Any, SplitState]) -> None:
+    def forget(self, states: dict[ggml_tensor, SplitState]) -> None:
         """The tensors are gone; other tensors may get their addresses."""
         for raw, state in states.items():
             if self._decided.get(raw) is state:
@@ -175,7 +178,7 @@ class MetaDevice(Device):
         return state
 
     def _check_shares(
-        self, context: TensorPool, buffer_type: BufferType, states: dict[Any, SplitState]
+        self, context: TensorPool, buffer_type: BufferType, states: dict[ggml_tensor, SplitState]
     ) -> None:
         count = len(self.devices)
         totals = [0] * count
@@ -203,11 +206,11 @@ class MetaBuffer(Buffer, SplitMemory):
 
     def __init__(
         self,
-        raw: Any,
+        raw: ggml_backend_buffer,
         buffer_type: BufferType,
         device: MetaDevice,
-        states: dict[Any, SplitState],
-        own: set[Any],
+        states: dict[ggml_tensor, SplitState],
+        own: set[ggml_tensor],
     ) -> None:
         super().__init__(raw, buffer_type)
         self._device = device

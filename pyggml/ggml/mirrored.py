@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.graph import Graph
@@ -20,6 +20,9 @@ from pyggml.ggml.library import load
 from pyggml.ggml.ownership import Owner, TensorPool
 from pyggml.ggml.split_state import Axis, SplitState
 from pyggml.ggml.tensor import Tensor, is_view_op, sources_of
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_tensor
 
 SOURCES = {
     "kernels": {
@@ -468,11 +471,11 @@ _RULES: dict[str, Rule] = {
 }
 
 
-States = dict[Any, ResultState | None]
+States = dict["ggml_tensor", ResultState | None]
 """Raw tensor to how it is split, None where that is not known."""
 
 
-def check_graph(graph: Graph, elsewhere: dict[Any, Any], devices: int, *, trust: bool) -> States:
+def check_graph(graph: Graph, elsewhere: dict[ggml_tensor, Any], devices: int, *, trust: bool) -> States:
     """The split states of a graph's nodes.
 
     Args:
@@ -505,7 +508,9 @@ def check_graph(graph: Graph, elsewhere: dict[Any, Any], devices: int, *, trust:
     return states
 
 
-def state_of(context: TensorPool, raw: Any, states: States, *, synced: bool = True) -> ResultState | None:
+def state_of(
+    context: TensorPool, raw: ggml_tensor, states: States, *, synced: bool = True
+) -> ResultState | None:
     """The split state of a tensor; None if pyggml does not know it.
 
     Args:
@@ -528,11 +533,11 @@ def state_of(context: TensorPool, raw: Any, states: States, *, synced: bool = Tr
     return states[raw] if synced else _derive(context, raw, states, synced=False)
 
 
-def _inputs(raw: Any) -> list[Any]:
+def _inputs(raw: ggml_tensor) -> list[ggml_tensor]:
     return [one for one in sources_of(raw) if one != raw] if raw.op != 0 else []
 
 
-def _derive(context: TensorPool, raw: Any, states: States, *, synced: bool) -> ResultState | None:
+def _derive(context: TensorPool, raw: ggml_tensor, states: States, *, synced: bool) -> ResultState | None:
     stamp = context.stamp_of(raw)
     if not raw.view_src and stamp is not None and stamp.owner.permanent:
         given = stamp.owner.split_states.get(raw)
@@ -552,7 +557,9 @@ def _derive(context: TensorPool, raw: Any, states: States, *, synced: bool) -> R
 class SplitMemory(Owner):
     """An owner whose memory may be on a MetaDevice: its transfers are checked by upstream's rules."""
 
-    def check_transfer(self, pool: TensorPool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
+    def check_transfer(
+        self, pool: TensorPool, raw: ggml_tensor, offset: int, size: int, *, writing: bool
+    ) -> None:
         """Raise if reading or writing these bytes would end the process.
 
         Raises:
@@ -574,7 +581,7 @@ class SplitMemory(Owner):
         else:
             _check_slices(tensor, what, given, offset, size)
 
-    def check_fill(self, pool: TensorPool, raw: Any, value: int) -> None:
+    def check_fill(self, pool: TensorPool, raw: ggml_tensor, value: int) -> None:
         """Raise if filling a tensor would end the process.
 
         Raises:
@@ -630,13 +637,13 @@ def _check_slices(tensor: Tensor, what: str, state: SplitState, offset: int, siz
         )
 
 
-def is_host_view(raw: Any) -> bool:
+def is_host_view(raw: ggml_tensor) -> bool:
     """Whether a node is a view of given data in host memory."""
     root = raw.view_src
     return bool(root and root.op == 0 and root.buffer and load().lib.ggml_backend_buffer_is_host(root.buffer))
 
 
-def wrong_view(nodes: list[Any]) -> str | None:
+def wrong_view(nodes: list[ggml_tensor]) -> str | None:
     """What a MetaDevice cannot compute of these nodes in one go, None if it can.
 
     A view stays at its place in the graph, wherever its memory is.
@@ -669,8 +676,8 @@ def check_leaves(label: str, context: TensorPool, memory: GraphMemory, *, parall
     """
     lib = load().lib
     without = set(memory.without)
-    viewed: set[Any] = set()
-    read: set[Any] = set()
+    viewed: set[ggml_tensor] = set()
+    read: set[ggml_tensor] = set()
     for raw, sources in zip(memory.nodes, memory.sources, strict=True):
         (viewed if is_view_op(Tensor(context, raw).op) else read).update(sources)
     for raw in memory.leaves:

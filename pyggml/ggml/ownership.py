@@ -5,17 +5,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.handle import ClosedError, Handle
 from pyggml.ggml.library import load
 from pyggml.ggml.split_state import SplitState
 
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_context, ggml_tensor
+
 SPARE = 32
 """Tensors that a pool keeps free for the next operation; composite ones make several."""
 
-_NO_STATES: Mapping[Any, SplitState] = MappingProxyType({})
+_NO_STATES: Mapping[ggml_tensor, SplitState] = MappingProxyType({})
 
 
 class StaleError(PyggmlError):
@@ -34,17 +37,19 @@ class Owner(Handle):
 
     generation: int = 0
     permanent: ClassVar[bool] = False
-    split_states: Mapping[Any, SplitState] = _NO_STATES
+    split_states: Mapping[ggml_tensor, SplitState] = _NO_STATES
     graph_views: GraphViews | None = None
 
-    def check_transfer(self, pool: TensorPool, raw: Any, offset: int, size: int, *, writing: bool) -> None:
+    def check_transfer(
+        self, pool: TensorPool, raw: ggml_tensor, offset: int, size: int, *, writing: bool
+    ) -> None:
         """Raise if these bytes of a tensor on a MetaDevice cannot be read or written.
 
         Raises:
             PyggmlError: upstream would end the process.
         """
 
-    def check_fill(self, pool: TensorPool, raw: Any, value: int) -> None:
+    def check_fill(self, pool: TensorPool, raw: ggml_tensor, value: int) -> None:
         """Raise if a tensor on a MetaDevice cannot be filled with that byte; see check_transfer."""
 
 
@@ -57,7 +62,7 @@ class GraphViews(Owner):
         since_compute: how many were made since the last computation, which forgets them.
     """
 
-    def __init__(self, buffer: Owner, own: set[Any], most: int) -> None:
+    def __init__(self, buffer: Owner, own: set[ggml_tensor], most: int) -> None:
         self.own = own
         self.most = most
         self.since_compute = 0
@@ -127,12 +132,12 @@ class TensorPool(Handle):
         bound: raw nodes whose sources a scheduler replaced by its copies, and the stamp of their graph.
     """
 
-    def __init__(self, label: str, raw: Any, capacity: int) -> None:
+    def __init__(self, label: str, raw: ggml_context, capacity: int) -> None:
         self._bindings = load()
         self.raw = raw
         self.capacity = capacity
-        self.memory: dict[Any, Stamp] = {}
-        self.bound: dict[Any, Stamp] = {}
+        self.memory: dict[ggml_tensor, Stamp] = {}
+        self.bound: dict[ggml_tensor, Stamp] = {}
         self._overhead = self._bindings.lib.ggml_tensor_overhead()
         self._size = self._bindings.lib.ggml_get_mem_size(raw) if raw else 0
         # Operations that certainly fit before the room has to be asked for again.
@@ -178,12 +183,12 @@ class TensorPool(Handle):
             one.memory or one.bound for one in self.reach()
         )
 
-    def stamp_of(self, raw: Any) -> Stamp | None:
+    def stamp_of(self, raw: ggml_tensor) -> Stamp | None:
         """The stamp of a tensor's memory, None if pyggml did not allocate it."""
         root = raw.view_src or raw
         return next((one.memory[root] for one in self.reach() if root in one.memory), None)
 
-    def bound_of(self, raw: Any) -> Stamp | None:
+    def bound_of(self, raw: ggml_tensor) -> Stamp | None:
         """The stamp of the graph that a tensor is a node of; its sources are the scheduler's from then on."""
         return next((one.bound[raw] for one in self.reach() if raw in one.bound), None)
 
@@ -199,7 +204,7 @@ class TensorPool(Handle):
             )
         self._sure = (free - SPARE) // SPARE
 
-    def raw_tensors(self) -> Iterator[Any]:
+    def raw_tensors(self) -> Iterator[ggml_tensor]:
         """`struct ggml_tensor *` of its tensors, in the order in which they were made."""
         lib = self._bindings.lib
         raw = lib.ggml_get_first_tensor(self.raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Backend, BufferType, check_op, check_status, free_memory
@@ -17,6 +17,9 @@ from pyggml.ggml.ownership import TensorPool
 from pyggml.ggml.scheduler_splits import Split, read_splits
 from pyggml.ggml.split_state import Axis
 from pyggml.ggml.tensor import Tensor, is_view_op
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_backend_sched, ggml_tensor
 
 MOST_BACKENDS = 16
 """GGML_SCHED_MAX_BACKENDS."""
@@ -89,7 +92,7 @@ class Scheduler(SplitMemory):
         self._bindings = load()
         self._parallel = bool(parallel)
         self._offload = bool(op_offload)
-        self.raw: Any = self._new()
+        self.raw = self._new()
         self._assigned: dict[Any, Backend] = {}
         # Assigned tensors are remembered by address, so their contexts must stay.
         self._kept: list[TensorPool] = []
@@ -268,7 +271,7 @@ class Scheduler(SplitMemory):
             if not callable(callback):
                 raise PyggmlError(f"the eval callback must be a function, not a {type(callback).__name__}")
 
-            def call(raw: Any, ask: bool) -> bool:
+            def call(raw: ggml_tensor, ask: bool) -> bool:
                 graph = self._graph
                 self.check()
                 if graph is None:
@@ -282,7 +285,7 @@ class Scheduler(SplitMemory):
             lib.ggml_backend_sched_set_eval_callback(self.raw, made.pointer, made.data)
             self._eval = made
 
-    def _new(self) -> Any:
+    def _new(self) -> ggml_backend_sched:
         return self._bindings.lib.ggml_backend_sched_new(
             [one.raw for one in self.backends],
             [one.raw for one in self.buffer_types],
@@ -350,7 +353,7 @@ class Scheduler(SplitMemory):
         return device, states
 
     @staticmethod
-    def _is_sum(graph: Graph, raw: Any, elsewhere: dict[Any, Backend], states: States) -> bool:
+    def _is_sum(graph: Graph, raw: ggml_tensor, elsewhere: dict[Any, Backend], states: States) -> bool:
         if raw in elsewhere or states.get(raw) is None:
             return False
         state = state_of(graph.context, raw, states, synced=False)
@@ -414,7 +417,7 @@ class Scheduler(SplitMemory):
         lib = self._bindings.lib
         sizes = self._measure(graph, memory)
         held = [lib.ggml_backend_sched_get_buffer_size(self.raw, one.raw) for one in self.backends]
-        if not always and sum(held) and all(size <= there for size, there in zip(sizes, held, strict=True)):
+        if not always and any(held) and all(size <= there for size, there in zip(sizes, held, strict=True)):
             return True
         with self._sources_kept(memory):
             done = self._bindings.guarded(lib.ggml_backend_sched_reserve, self.raw, graph.raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Backend
@@ -12,6 +12,9 @@ from pyggml.ggml.graph import Graph
 from pyggml.ggml.graph_memory import GraphMemory
 from pyggml.ggml.library import load
 from pyggml.ggml.tensor import Tensor, is_view_op, sources_of
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import ggml_backend, ggml_backend_sched, ggml_tensor
 
 _INPUTS = 30
 """GGML_SCHED_MAX_SPLIT_INPUTS: with that many, a node with another one begins a new split in older trees."""
@@ -50,7 +53,7 @@ class Split:
 
 
 def read_splits(
-    scheduler: Any, backends: Sequence[Backend], graph: Graph, memory: GraphMemory
+    scheduler: ggml_backend_sched, backends: Sequence[Backend], graph: Graph, memory: GraphMemory
 ) -> list[Split]:
     """Follow pass 5 of ggml_backend_sched_split_graph over the graph that it left.
 
@@ -75,13 +78,15 @@ def read_splits(
     ]
 
 
-def _parts(scheduler: Any, first: Any, graph: Graph, memory: GraphMemory, limit: int | None) -> list[_Part]:
+def _parts(
+    scheduler: ggml_backend_sched, first: ggml_backend, graph: Graph, memory: GraphMemory, limit: int | None
+) -> list[_Part]:
     """Backend, first node and inputs of each split, if a split has at most `limit` inputs."""
     bindings = load()
     ffi, lib = bindings.ffi, bindings.lib
     context = graph.context
 
-    def backend_of(raw: Any) -> Any:
+    def backend_of(raw: ggml_tensor) -> Any:
         return lib.ggml_backend_sched_get_tensor_backend(scheduler, raw)
 
     parts: list[_Part] = []

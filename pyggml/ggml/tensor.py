@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pyggml.native.c_library import ggml_tensor
+
 MOST_SOURCES = 10
 """GGML_MAX_SRC."""
 
@@ -41,7 +43,7 @@ class Tensor:
 
     __slots__ = ("_dimensions", "context", "raw")
 
-    def __init__(self, context: TensorPool, raw: Any, dimensions: int | None = None) -> None:
+    def __init__(self, context: TensorPool, raw: ggml_tensor, dimensions: int | None = None) -> None:
         """
         Args:
             context: the one that holds its description, or one that uses that.
@@ -405,7 +407,7 @@ class Access:
         self._lease.give_back()
 
 
-def sources_of(raw: Any) -> list[Any]:
+def sources_of(raw: ggml_tensor) -> list[ggml_tensor]:
     """What a raw tensor's operation reads, NULL left out."""
     return [one for one in load().ffi.unpack(raw.src, MOST_SOURCES) if one]
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.builder.record import Build, check_instruction_set, find_build, read_record
 from pyggml.errors import PyggmlError
@@ -22,6 +22,9 @@ from pyggml.native.callbacks import Callback, Callbacks
 from pyggml.native.extension import FORMAT, stamp, state_file
 from pyggml.native.logs import LineLogger, abort_descriptor, last_words, levels_of, write_all
 from pyggml.project import find_project
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import CLibrary
 
 BUILD = "PYGGML_BUILD"
 _LAYOUT = re.compile(
@@ -44,7 +47,7 @@ class Bindings:
     """
 
     ffi: Any
-    lib: Any
+    lib: CLibrary
     build: Build
     directory: Path
     extension: Path
