@@ -37,12 +37,14 @@ class Kind:
         typedef: its type in upstream's headers.
         trampoline: the C function in the extension that stands for all of this kind.
         signature: of the trampoline.
+        wrapper: the function of glue.c that calls it, and that upstream gets in its place.
     """
 
     name: str
     typedef: str
     trampoline: str
     signature: str
+    wrapper: str = ""
 
 
 KINDS = (
@@ -51,6 +53,7 @@ KINDS = (
         "ggml_log_callback",
         "pyggml_on_log",
         "void pyggml_on_log(enum ggml_log_level level, const char *text, void *data)",
+        wrapper="pyggml_log",
     ),
     Kind(
         "eval",
@@ -75,6 +78,7 @@ KINDS = (
 
 _GLUE = """
 extern "Python+C" void pyggml_on_abort(const char *message);
+void pyggml_log(enum ggml_log_level level, const char *text, void *data);
 void pyggml_python_begins(int abort_fd);
 void pyggml_python_ends(void);
 int pyggml_rehearse(bool (*function)(void *, void *), void *first, void *second, char *text, int size, int seconds);
@@ -91,7 +95,9 @@ def kinds_in(typedefs: frozenset[str]) -> tuple[Kind, ...]:
 
 def glue_declarations(typedefs: frozenset[str]) -> str:
     """Declarations for cffi of the trampolines and of glue.c."""
-    lines = [f'extern "Python" {kind.signature};\n' for kind in kinds_in(typedefs)]
+    lines = [
+        f'extern "Python{"+C" if kind.wrapper else ""}" {kind.signature};\n' for kind in kinds_in(typedefs)
+    ]
     return "".join(lines) + _GLUE
 
 
@@ -260,7 +266,7 @@ class Callbacks:
             return error
 
         self._ffi.def_extern(name=kind.trampoline, error=error, onerror=failed)(body)
-        self._pointers[kind.name] = pointer
+        self._pointers[kind.name] = self._ffi.addressof(self._lib, kind.wrapper) if kind.wrapper else pointer
 
     def _log(self) -> tuple[Callable[..., Any], Any]:
         string = self._ffi.string

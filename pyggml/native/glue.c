@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 void pyggml_on_abort(const char * message);
+void pyggml_on_log(enum ggml_log_level level, const char * text, void * data);
 
 static int pyggml_abort_fd = 2;
 static int pyggml_python_lives = 0;
@@ -80,6 +81,14 @@ static void pyggml_abort(const char * message) {
     if (pyggml_python_lives) {
         pyggml_on_abort(message);
     }
+}
+
+/* Python may do anything in a log handler: nothing of that is left by the way back of the function that logs. */
+static void pyggml_log(enum ggml_log_level level, const char * text, void * data) {
+    jmp_buf * outer = pyggml_way_back;
+    pyggml_way_back = NULL;
+    pyggml_on_log(level, text, data);
+    pyggml_way_back = outer;
 }
 
 static void pyggml_log_nothing(enum ggml_log_level level, const char * text, void * data) {

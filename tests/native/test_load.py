@@ -614,6 +614,38 @@ print(lib.ggml_nelements(lib.ggml_reshape_2d(ctx, tensor, 2, 2)))
 
 
 @pytest.mark.native
+def test_a_log_handler_in_a_plain_function_is_not_left_by_its_way_back(
+    project_build: Build, python: Run
+) -> None:
+    """A full context logs before it asserts; what the handler does has nothing to do with that."""
+    code = """
+import logging
+ctx = lib.ggml_init(ffi.new("struct ggml_init_params *", {"mem_size": 600, "no_alloc": True})[0])
+tensor = lib.ggml_new_tensor_1d(ctx, lib.GGML_TYPE_F32, 4)
+class Handler(logging.Handler):
+    def emit(self, record):
+        try:
+            lib.ggml_reshape_2d(ctx, tensor, 3, 3)
+        except AssertionError as error:
+            print("inner", error)
+        if len(sys.argv) > 2:
+            tensor.data = ffi.NULL
+            lib.ggml_backend_tensor_set(tensor, ffi.new("float[4]"), 0, 16)
+logging.getLogger("pyggml.ggml").addHandler(Handler())
+try:
+    while True:
+        lib.ggml_new_tensor_1d(ctx, lib.GGML_TYPE_F32, 4)
+except AssertionError as error:
+    print("outer", error)
+"""
+    lines = ok(python(PRELUDE + code, project_build.directory)).splitlines()
+    assert "GGML_ASSERT(ggml_nelements(a) ==" in lines[0] and lines[0].startswith("inner ")
+    assert "GGML_ASSERT(obj_new)" in lines[-1] and lines[-1].startswith("outer ")
+    dead = python(PRELUDE + code, project_build.directory, "die")
+    assert dead.returncode == -signal.SIGABRT and "tensor buffer not set" in dead.stderr
+
+
+@pytest.mark.native
 def test_a_division_by_zero_elsewhere_still_ends_the_process(project_build: Build, python: Run) -> None:
     """The handler is taken away, and the one before it gets the signal."""
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGFPE)\n"
