@@ -34,7 +34,7 @@ class Allocator(SplitMemory):
     def size(self) -> int:
         """Bytes that it holds."""
         with self.using():
-            return int(self._bindings.lib.ggml_gallocr_get_buffer_size(self.raw, 0))
+            return self._bindings.lib.ggml_gallocr_get_buffer_size(self.raw, 0)
 
     def reserve(self, graph: Graph) -> None:
         """Get memory for a graph of this shape, without giving it to the graph.

@@ -134,22 +134,22 @@ class BufferType:
     @property
     def alignment(self) -> int:
         """Bytes that tensors are aligned to."""
-        return int(load().lib.ggml_backend_buft_get_alignment(self.raw))
+        return load().lib.ggml_backend_buft_get_alignment(self.raw)
 
     @property
     def max_size(self) -> int:
         """Bytes of the largest buffer."""
-        return int(load().lib.ggml_backend_buft_get_max_size(self.raw))
+        return load().lib.ggml_backend_buft_get_max_size(self.raw)
 
     @property
     def is_host(self) -> bool:
         """Whether the host reads and writes it directly."""
-        return bool(load().lib.ggml_backend_buft_is_host(self.raw))
+        return load().lib.ggml_backend_buft_is_host(self.raw)
 
     @property
     def is_meta(self) -> bool:
         """Whether it is spread over several devices."""
-        return bool(load().lib.ggml_backend_buft_is_meta(self.raw))
+        return load().lib.ggml_backend_buft_is_meta(self.raw)
 
     def buffer(self, size: int) -> Buffer:
         """A buffer without tensors.
@@ -204,7 +204,7 @@ class Buffer(Owner):
     def size(self) -> int:
         """Bytes; on a MetaDevice, those of the largest share."""
         self.check()
-        return int(self._bindings.lib.ggml_backend_buffer_get_size(self.raw))
+        return self._bindings.lib.ggml_backend_buffer_get_size(self.raw)
 
     @property
     def is_host(self) -> bool:
@@ -280,12 +280,12 @@ class Backend(Handle):
     def supports(self, buffer_type: BufferType) -> bool:
         """Whether it computes on tensors in that kind of memory."""
         self.check()
-        return bool(self._bindings.lib.ggml_backend_supports_buft(self.raw, buffer_type.raw))
+        return self._bindings.lib.ggml_backend_supports_buft(self.raw, buffer_type.raw)
 
     def supports_op(self, raw: ggml_tensor) -> bool:
         """Whether it computes that raw tensor's operation."""
         self.check()
-        return bool(self._bindings.lib.ggml_backend_supports_op(self.raw, raw))
+        return self._bindings.lib.ggml_backend_supports_op(self.raw, raw)
 
     def compute(self, graph: Graph) -> None:
         """Compute a graph all of whose tensors have memory that this backend uses (see Allocator).

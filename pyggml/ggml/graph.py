@@ -59,7 +59,7 @@ class Graph(Handle):
     def __len__(self) -> int:
         """How many nodes it has."""
         self.check()
-        return int(self._bindings.lib.ggml_graph_n_nodes(self.raw))
+        return self._bindings.lib.ggml_graph_n_nodes(self.raw)
 
     def add(self, *outputs: Tensor) -> Graph:
         """Compute these as well, after the nodes that there are (ggml_build_forward_expand). Returns: self.

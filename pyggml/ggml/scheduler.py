@@ -109,12 +109,12 @@ class Scheduler(SplitMemory):
     def copies(self) -> int:
         """Copies of every input: 4 with `parallel`, otherwise 1."""
         with self.using():
-            return int(self._bindings.lib.ggml_backend_sched_get_n_copies(self.raw))
+            return self._bindings.lib.ggml_backend_sched_get_n_copies(self.raw)
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes that it holds for results on a backend; backends that share memory count once."""
         with self.using():
-            return int(self._bindings.lib.ggml_backend_sched_get_buffer_size(self.raw, self._own(backend)))
+            return self._bindings.lib.ggml_backend_sched_get_buffer_size(self.raw, self._own(backend))
 
     def assign(self, tensor: Tensor, backend: Backend) -> None:
         """Compute a tensor on a backend, whatever the scheduler would choose; until the next reset.

@@ -108,7 +108,7 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes from its first to its last element (ggml_nbytes; gaps of a strided view included)."""
         self.context.check()
-        return int(load().lib.ggml_nbytes(self.raw))
+        return load().lib.ggml_nbytes(self.raw)
 
     @property
     def op(self) -> str:
@@ -127,7 +127,7 @@ class Tensor:
     def contiguous(self) -> bool:
         """Whether its elements are in order and without gaps (ggml_is_contiguous)."""
         self.context.check()
-        return bool(load().lib.ggml_is_contiguous(self.raw))
+        return load().lib.ggml_is_contiguous(self.raw)
 
     @property
     def sources(self) -> tuple[Tensor, ...]:

@@ -29,7 +29,7 @@ class VirtualDevices:
     def __init__(self, count: int | None = None, **settings: Any) -> None:
         """
         Args:
-            count: 1 to 16; by default one for every name, or two.
+            count: 1 to 16; by default one per name, or two.
             settings: names, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison, strict,
                 threads, offload_batch, faults.
 
@@ -38,7 +38,7 @@ class VirtualDevices:
             PyggmlError: a setting that does not exist.
         """
         if settings.get("ledger") is not None:
-            raise PyggmlError("a ledger's file is for programs; here the ledger is .ledger()")
+            raise PyggmlError("a ledger file is for programs; in this process, use .ledger()")
         try:
             self.settings = VirtualDeviceConfig(count, **settings)
         except TypeError as error:
@@ -62,7 +62,7 @@ class VirtualDevices:
         return self
 
     def close(self) -> None:
-        """Take the devices out of ggml's registry, end the ledger and the faults; twice is harmless."""
+        """Remove the devices from ggml's registry, end the ledger and the faults; twice is harmless."""
         if VirtualDevices._active is not self:
             return
         remove_devices(load())
@@ -91,15 +91,15 @@ class VirtualDevices:
         return tuple(one.name for one in self._devices)
 
     def used(self, number: int) -> int:
-        """Bytes of a device that are taken now."""
+        """Bytes in use on a device."""
         self._check_active()
         return int(load().lib.pyggml_vdev_memory_used(number))
 
     def ledger(self) -> Ledger:
-        """What happened since the block began, or clear_ledger was called.
+        """What has happened since the block began, or since clear_ledger.
 
         Raises:
-            PyggmlError: the block has ended, or records were dropped for want of memory.
+            PyggmlError: the block has ended, or records were dropped because memory ran out.
         """
         import numpy as np
 
@@ -115,18 +115,18 @@ class VirtualDevices:
         return Ledger(array[:read], self.names)
 
     def clear_ledger(self) -> None:
-        """Begin the ledger anew; sequence and split numbers start at 0."""
+        """Empty the ledger; sequence and split numbers start at 0 again."""
         self._check_active()
         load().lib.pyggml_vdev_ledger_clear()
 
     def fault(self, text: str) -> int:
-        """Have something go wrong: `alloc:nth=3`, `set:tensor=cache_k*,byte=4` (see environment).
+        """Inject a fault: `alloc:nth=3`, `set:tensor=cache_k*,byte=4` (see pyggml.native.vdev_config).
 
         Returns:
             The fault's number for `hits`.
 
         Raises:
-            PyggmlError: it is none.
+            PyggmlError: the text does not describe a fault.
         """
         self._check_active()
         _check(load().lib.pyggml_vdev_fault_parse(text.encode("utf-8", "surrogateescape")))
@@ -139,7 +139,7 @@ class VirtualDevices:
         return int(load().lib.pyggml_vdev_fault_hits(number))
 
     def clear_faults(self) -> None:
-        """From now on all goes well."""
+        """Remove all faults."""
         self._check_active()
         load().lib.pyggml_vdev_fault_clear()
         self._faults = 0
