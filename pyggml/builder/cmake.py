@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from pyggml.builder.launcher import write_launcher
-from pyggml.builder.plan import BuildPlan
+from pyggml.builder.plan import PARSERS_TOGETHER, BuildPlan
 from pyggml.builder.progress import DISK_FULL, NINJA_STATUS, NinjaOutput, Report
 from pyggml.builder.record import Build, BuildRecord, read_record, write_record
 from pyggml.builder.source import Source
@@ -28,6 +28,7 @@ from pyggml.processes import run_lines
 LOCK_PATIENCE_SECONDS = 120.0
 _LOCK = "build.lock"
 _HOOK = "pyggml-hook.cmake"
+_PARSERS = "pyggml-parsers.cpp"
 _TARGET = re.compile(rb"^build ([^\s:$|]+): phony ", re.MULTILINE)
 
 
@@ -119,6 +120,11 @@ class _Run:
         write_record(directory, record)
         output = NinjaOutput(report)
         status = self.ninja(targets, output)
+        if status != 0 and _PARSERS in output.failed_target:
+            say("the chat parsers do not compile as one file: compiling them one by one")
+            self.configure(f"-D{PARSERS_TOGETHER}=OFF")
+            output = NinjaOutput(report)
+            status = self.ninja(targets, output)
         seconds = time.monotonic() - self.started
         record = replace(record, steps=output.steps, seconds=round(seconds, 2))
         if status != 0:
@@ -153,9 +159,11 @@ class _Run:
                 if before.options.get(name) != options.get(name)
             ]
             changed = ", ".join(names) or "the compilers or CMake"
-            say(f"{self.plan.variant} was configured differently ({changed}): compiling everything again")
+            say(
+                f"{self.plan.variant} was configured differently ({changed}): much of it may be compiled again"
+            )
 
-    def configure(self) -> None:
+    def configure(self, *more: str) -> None:
         directory = self.plan.directory
         # What an interrupted or differently configured run left must not pass for this one's.
         for name in ("build.ninja", "CMakeCache.txt"):
@@ -166,7 +174,7 @@ class _Run:
         content = (Path(__file__).parent / "hook.cmake").read_bytes()
         if not hook.is_file() or hook.read_bytes() != content:
             write_atomic(hook, content)
-        command = [str(self.tools.cmake), *self.plan.cmake_arguments(hook), "--no-warn-unused-cli"]
+        command = [str(self.tools.cmake), *self.plan.cmake_arguments(hook), *more, "--no-warn-unused-cli"]
         error = NinjaOutput()
         status = self.run(command, error.feed)
         if status != 0:

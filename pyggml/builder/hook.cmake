@@ -54,8 +54,31 @@ function(pyggml_unoptimize_all)
     endforeach()
 endfunction()
 
+# The chat parsers of common instantiate the same templates: compiled as one file they take a ninth of the time.
+# The file includes them by relative paths, so that a compiler cache knows it in another clone.
+function(pyggml_compile_parsers_together)
+    if(NOT PYGGML_PARSERS_TOGETHER OR NOT TARGET llama-common)
+        return()
+    endif()
+    get_target_property(sources llama-common SOURCES)
+    get_target_property(directory llama-common SOURCE_DIR)
+    list(FILTER sources INCLUDE REGEX "^parsers/[^/]+\\.cpp$")
+    set(text "")
+    foreach(source IN LISTS sources)
+        file(RELATIVE_PATH path "${CMAKE_BINARY_DIR}" "${directory}/${source}")
+        string(APPEND text "#include \"${path}\"\n")
+        set_source_files_properties(
+            "${directory}/${source}" TARGET_DIRECTORY llama-common PROPERTIES HEADER_FILE_ONLY ON)
+    endforeach()
+    if(sources)
+        file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pyggml-parsers.cpp" CONTENT "${text}" @ONLY)
+        target_sources(llama-common PRIVATE "${CMAKE_BINARY_DIR}/pyggml-parsers.cpp")
+    endif()
+endfunction()
+
 if(PROJECT_SOURCE_DIR STREQUAL CMAKE_SOURCE_DIR)
     cmake_language(DEFER CALL pyggml_unoptimize_all)
+    cmake_language(DEFER CALL pyggml_compile_parsers_together)
     # Failed assertions name their file as the tree does. The second path is what ccache makes of the first.
     file(RELATIVE_PATH from_build "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
     get_property(languages GLOBAL PROPERTY ENABLED_LANGUAGES)

@@ -57,6 +57,9 @@ _FIXED = (
 )
 
 
+PARSERS_TOGETHER = "PYGGML_PARSERS_TOGETHER"
+"""The CMake entry for compiling the chat parsers of common as one file (hook.cmake)."""
+
 _UNOPTIMIZED = "common;examples;pocs;tests;tools;vendor"
 """Directories whose code does not compute: half of the compiler's time went into optimising them."""
 
@@ -271,7 +274,7 @@ def make_plan(
     entries += [(f"CMAKE_{language}_COMPILER_LAUNCHER", str(launcher)) for language in ("C", "CXX")]
     # Which warnings there are depends on what the optimiser sees.
     if not options.fatal_warnings:
-        entries.append(("PYGGML_UNOPTIMIZED", _UNOPTIMIZED))
+        entries += [("PYGGML_UNOPTIMIZED", _UNOPTIMIZED), (PARSERS_TOGETHER, "ON")]
     default_targets, bytes_per_job = list(DEFAULT_TARGETS), BYTES_PER_JOB
     if cuda is not None:
         entries += cuda.entries(directory, declared, launcher, fatal_warnings=options.fatal_warnings)

@@ -45,6 +45,7 @@ class NinjaOutput:
         self.report = report
         self.steps = 0
         self.failed = False
+        self.failed_target = ""
         self.disk_full = False
         self.out_of_memory = False
         self._failed_output: list[str] = []
@@ -66,8 +67,9 @@ class NinjaOutput:
                 self.steps = int(status[1])
                 if self.report is not None:
                     self.report(Step(self.steps, int(status[2]), status[3]))
-        elif _FAILED.match(line):
+        elif failed := _FAILED.match(line):
             self._state = "over" if self.failed else "command"
+            self.failed_target = self.failed_target or failed[1]
             self.failed = True
         elif line.startswith("ninja: "):
             self._state = "over" if self.failed else "outside"

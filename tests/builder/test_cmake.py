@@ -222,11 +222,11 @@ def test_a_compiler_cache_that_comes_and_goes_compiles_nothing_again(
     assert any(f"{cache} is gone" in text for text in builder.said)
 
 
-def test_other_options_say_that_everything_is_compiled_again(builder: Builder) -> None:
+def test_other_options_say_why_much_is_compiled_again(builder: Builder) -> None:
     builder.run(targets=("ggml",))
     builder.tools = replace(builder.tools, cxx_flags="-g")
     builder.run(targets=("ggml",))
-    assert any("CMAKE_CXX_FLAGS" in text and "compiling everything again" in text for text in builder.said)
+    assert any("CMAKE_CXX_FLAGS" in text and "compiled again" in text for text in builder.said)
 
 
 def test_what_does_not_compute_is_not_optimised(builder: Builder) -> None:
@@ -244,6 +244,40 @@ def test_what_does_not_compute_is_not_optimised(builder: Builder) -> None:
     plain = re.findall(r" -O0 .* (\S+\.dir)/\S*\.o -c ", told)
     assert [Path(one).name for one in plain] == ["program.dir"]
     assert {Path(one).name for one in objects} == {"program.dir", "ggml.dir", "test-alloc.dir"}
+
+
+def write_parsers(source: Path, *texts: str) -> None:
+    (source / "common" / "parsers").mkdir(parents=True)
+    names = [f"parsers/p{number}.cpp" for number in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        (source / "common" / name).write_text(text, "utf-8")
+    lists = source / "common" / "CMakeLists.txt"
+    added = f"add_library(llama-common STATIC {' '.join(names)})\n"
+    lists.write_text(lists.read_text("utf-8") + added, "utf-8")
+
+
+def test_chat_parsers_are_compiled_as_one_file(builder: Builder) -> None:
+    write_parsers(builder.source.path, "int a() { return 1; }\n", "int b() { return 2; }\n")
+    assert builder.run(targets=("llama-common",)).steps == 2
+    assert builder.run(targets=("llama-common",)).steps == 0
+    parser = builder.source.path / "common" / "parsers" / "p1.cpp"
+    parser.write_text("int b() { return 3; }\n", "utf-8")
+    assert builder.run(targets=("llama-common",)).steps == 2
+    assert builder.run(targets=("llama-common",), fatal_warnings=True).steps == 3
+
+
+def test_chat_parsers_that_exclude_each_other_are_compiled_one_by_one(builder: Builder) -> None:
+    write_parsers(
+        builder.source.path, *[f"static int same = 1;\nint {n}() {{ return same; }}\n" for n in "ab"]
+    )
+    assert builder.run(targets=("llama-common",)).steps == 3
+    assert any("one by one" in text for text in builder.said)
+    builder.said.clear()
+    assert builder.run(targets=("llama-common",)).steps == 0
+    (builder.source.path / "common" / "parsers" / "p1.cpp").write_text("#error broken\n", "utf-8")
+    with pytest.raises(PyggmlError, match="broken"):
+        builder.run(targets=("llama-common",))
+    assert builder.said == []
 
 
 def test_failed_assertions_name_the_file_as_the_tree_does(builder: Builder) -> None:
