@@ -111,7 +111,7 @@ class Context(TensorPool):
             buffer = buffer_type.device.allocate(self, buffer_type, without)
             stamp = Stamp(buffer, keep=True)
             for raw in roots:
-                self.memory[raw] = stamp
+                self.own(raw, stamp)
             return buffer
 
     def tensors(self) -> list[Tensor]:
@@ -139,6 +139,7 @@ class Context(TensorPool):
     def _release(self) -> None:
         self.memory.clear()
         self.bound.clear()
+        self._stamps.clear()
         self._bindings.lib.ggml_free(self.raw)
 
 

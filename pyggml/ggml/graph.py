@@ -102,7 +102,7 @@ class Graph(Handle):
 
     def _check_room(self, tensor: Tensor) -> None:
         """Expanding a graph that is too small is an assertion in ggml; stale sources are freed memory."""
-        contexts = list(self.context.reach())
+        contexts = self.context.reach()
         if sum(one.count() for one in contexts) <= self.size and not any(one.bound for one in contexts):
             return
         known = set(self.raw_nodes())

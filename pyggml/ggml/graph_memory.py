@@ -72,7 +72,7 @@ def survey(graph: Graph, taker: Owner | None = None) -> GraphMemory:
 
 
 def _find_memory(graph: Graph, memory: GraphMemory) -> None:
-    contexts = list(graph.context.reach())
+    contexts = graph.context.reach()
     without: dict[ggml_tensor, None] = {}
     for raw in memory.all():
         for context in contexts:
@@ -126,19 +126,19 @@ def bind(graph: Graph, memory: GraphMemory, owner: Owner) -> None:
     stamp = Stamp(owner, keep=False)
     graph.bound = stamp
     graph.stamps = {*memory.stamps, stamp}
-    contexts = list(graph.context.reach())
+    contexts = graph.context.reach()
     for raw in memory.without:
-        _home(contexts, raw).memory[raw] = stamp
+        _home(contexts, raw).own(raw, stamp)
     for raw, sources in zip(memory.nodes, memory.sources, strict=True):
         if sources_of(raw) != sources:
-            _home(contexts, raw).bound[raw] = stamp
+            _home(contexts, raw).bind(raw, stamp)
     for views, raws in memory.meta_views.items():
         views.generation += 1
         views.since_compute += len(raws)
         theirs = Stamp(views, keep=False)
         graph.stamps.add(theirs)
         for raw in raws:
-            _home(contexts, raw).bound[raw] = theirs
+            _home(contexts, raw).bind(raw, theirs)
 
 
 def check_bound(graph: Graph, owner: Owner) -> bool:
@@ -178,7 +178,7 @@ def running(graph: Graph) -> Iterator[None]:
         yield
 
 
-def _home(contexts: list[TensorPool], raw: ggml_tensor) -> TensorPool:
+def _home(contexts: tuple[TensorPool, ...], raw: ggml_tensor) -> TensorPool:
     if len(contexts) == 1:
         return contexts[0]
     bindings = load()

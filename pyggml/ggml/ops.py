@@ -105,7 +105,7 @@ class _Operation:
         ]
         check, count = self._check, len(converters)
         function, with_context = self._function, self._with_context
-        use = pool.using()
+        use, uses = pool.using(), pool.uses
         acquire, release = use.lock.acquire, use.lock.release
 
         def call(*arguments: Any) -> Tensor | None:
@@ -115,23 +115,21 @@ class _Operation:
             if not acquire(blocking=False):
                 use.refuse()
             try:
-                pool.check()
+                fresh = pool.ready(with_context)
                 values = [pool.raw] if with_context else []
-                alone = pool.without_memory()
                 for (quick, convert), value in zip(converters, arguments):  # noqa: B905 (counted above)
                     given = type(value)
                     if quick is not given:
                         values.append(convert(pool, value))
                     elif quick is not Tensor:
                         values.append(value)
-                    elif alone and value.context is pool:
+                    elif fresh and (value.context is pool or value.context in uses):
                         values.append(value.raw)
                     else:
                         values.append(convert(pool, value))
                 if check is not None:
                     check(*arguments)
                 if with_context:
-                    pool.room()
                     return Tensor(pool, function(*values))
                 function(*values)
             except AssertionError as error:

@@ -130,7 +130,11 @@ class TensorPool(Handle):
         capacity: how many tensors fit.
         memory: raw tensors that own memory, and the stamp of that.
         bound: raw nodes whose sources a scheduler replaced by its copies, and the stamp of their graph.
+        uses: other pools whose tensors are sources of tensors here.
     """
+
+    # Counts the uses of all pools, so that each knows whether what it reaches has grown.
+    _all_uses: ClassVar[int] = 0
 
     def __init__(self, label: str, raw: ggml_context, capacity: int) -> None:
         self._bindings = load()
@@ -142,7 +146,9 @@ class TensorPool(Handle):
         self._size = self._bindings.lib.ggml_get_mem_size(raw) if raw else 0
         # Operations that certainly fit before the room has to be asked for again.
         self._sure = 0
-        self._uses: list[TensorPool] = []
+        self.uses: list[TensorPool] = []
+        self._stamps: set[Stamp] = set()
+        self._reached: tuple[int, tuple[TensorPool, ...]] = (-1, ())
         super().__init__(label)
 
     @property
@@ -155,11 +161,24 @@ class TensorPool(Handle):
         """How many tensors there are."""
         return int(self._bindings.lib.ggml_used_mem(self.raw) // self._overhead)
 
-    def reach(self) -> Iterator[TensorPool]:
+    def reach(self) -> tuple[TensorPool, ...]:
         """This pool and all whose tensors it uses."""
-        yield self
-        for one in self._uses:
-            yield from one.reach()
+        counted, others = self._reached
+        if counted != TensorPool._all_uses:
+            others = tuple(dict.fromkeys(pool for one in self.uses for pool in one.reach()))
+            # Without itself, or every pool would be a cycle.
+            self._reached = (TensorPool._all_uses, others)
+        return (self, *others)
+
+    def own(self, raw: ggml_tensor, stamp: Stamp) -> None:
+        """Record that a tensor has memory."""
+        self.memory[raw] = stamp
+        self._stamps.add(stamp)
+
+    def bind(self, raw: ggml_tensor, stamp: Stamp) -> None:
+        """Record that a node has a graph's sources."""
+        self.bound[raw] = stamp
+        self._stamps.add(stamp)
 
     def use(self, other: TensorPool) -> None:
         """Tensors of `other` become sources of tensors here, so that closing it closes this.
@@ -167,7 +186,7 @@ class TensorPool(Handle):
         Raises:
             PyggmlError: it uses tensors of this one already.
         """
-        if other is self or other in self._uses:
+        if other is self or other in self.uses:
             return
         if self in other.reach():
             raise PyggmlError(
@@ -175,13 +194,35 @@ class TensorPool(Handle):
                 "Make the operation in the context of the later tensor.",
             )
         self.adopt(other)
-        self._uses.append(other)
+        self.uses.append(other)
+        TensorPool._all_uses += 1
 
-    def without_memory(self) -> bool:
-        """Whether no tensor that can be reached from here has memory yet."""
-        return not (self._uses or self.memory or self.bound) or not any(
-            one.memory or one.bound for one in self.reach()
-        )
+    def ready(self, makes: bool) -> bool:
+        """Raise unless an operation can be made here, or if `makes` is False, changed.
+
+        Returns:
+            See fresh.
+
+        Raises:
+            ClosedError: it is closed.
+            PyggmlError: it is full.
+        """
+        if self._closed:
+            self.check()
+        if makes:
+            if self._sure > 0:
+                self._sure -= 1
+            else:
+                self.room()
+        return not (self.uses or self._stamps) or self.fresh()
+
+    def fresh(self) -> bool:
+        """Whether all memory is still its tensors' own, here and in the pools used."""
+        for pool in self.reach():
+            for stamp in pool._stamps:
+                if not stamp.valid:
+                    return False
+        return True
 
     def stamp_of(self, raw: ggml_tensor) -> Stamp | None:
         """The stamp of a tensor's memory, None if pyggml did not allocate it."""
@@ -194,9 +235,6 @@ class TensorPool(Handle):
 
     def room(self) -> None:
         """Raise if an operation's tensors may not fit."""
-        if self._sure > 0:
-            self._sure -= 1
-            return
         free = self._free()
         if free < SPARE:
             raise PyggmlError(

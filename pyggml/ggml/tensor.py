@@ -320,7 +320,7 @@ class Tensor:
     def check_usable(self) -> None:
         """Raise unless operations can be built on it: its memory, if it has some, is still its own."""
         self.context.check()
-        if self.context.without_memory():
+        if self.context.fresh():
             return
         stamp = self.context.stamp_of(self.raw)
         if stamp is not None and not stamp.valid:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -206,6 +208,41 @@ def test_two_contexts_do_not_use_each_other() -> None:
     one.ops.add(a, b)
     with pytest.raises(PyggmlError, match="context one is made of tensors of context two"):
         two.ops.add(b, a)
+
+
+def test_what_a_context_reaches_grows_with_the_contexts_that_it_uses() -> None:
+    one, two, three = Context("one"), Context("two"), Context("three")
+    a, b, c = (context.tensor("f32", 3) for context in (one, two, three))
+    one.ops.add(a, b)
+    assert one.reach() == (one, two)
+    two.ops.add(b, c)
+    assert one.reach() == (one, two, three)
+    three.close()
+    assert one.closed and two.closed
+
+
+def test_contexts_are_freed_without_the_garbage_collector() -> None:
+    gc.disable()
+    try:
+        one, two = Context("one"), Context("two")
+        ops = one.ops
+        ops.add(one.tensor("f32", 3), two.tensor("f32", 3))
+        alive = weakref.ref(one), weakref.ref(two)
+        del one, two, ops
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_stale_memory_is_refused_where_an_operation_is_built() -> None:
+    """Also after operations on fresh memory, and in a context that only uses the one with that memory."""
+    weights, context = Context("weights"), Context("graph")
+    tensor = weights.tensor("f32", 3, "w")
+    buffer = weights.allocate(cpu())
+    context.ops.scale(tensor, 1.0)
+    buffer.close()
+    with pytest.raises(PyggmlError, match=r"'w'.* has lost its memory"):
+        context.ops.scale(tensor, 1.0)
 
 
 def test_a_graph_that_is_too_small_says_what_it_needs() -> None:
