@@ -12,7 +12,7 @@ import click
 
 from pyggml.cli.common import F, LazyGroup, current_project, json_option, print_json, say
 from pyggml.errors import PyggmlError
-from pyggml.series.worktree.sequencer import EDIT, REBASE
+from pyggml.series.worktree.sequencer import EDITING, REBASING
 
 LAZY = {
     "rebase": ("pyggml.cli.rebase:rebase", "Rebase the series onto a newer pin."),
@@ -46,7 +46,7 @@ def patch(ctx: click.Context) -> None:
     # Commands that only read carry on with a note; those that change the series refuse. Without a project,
     # the command itself says so.
     with contextlib.suppress(PyggmlError):
-        if ctx.invoked_subcommand in READING and (what := REBASE.what(current_project())):
+        if ctx.invoked_subcommand in READING and (what := REBASING.what(current_project())):
             say(f"note: {what}")
 
 
@@ -109,7 +109,7 @@ def status_(pin: str | None, as_json: bool) -> None:
         )
     if status.interrupted:
         click.echo(f"`{status.interrupted}` is at work or was killed half-way: the next command finishes it.")
-    for what, sequencer in ((status.rebase, REBASE), (status.operation, EDIT)):
+    for what, sequencer in ((status.rebase, REBASING), (status.operation, EDITING)):
         if what:
             click.echo(f"{what[0].upper()}{what[1:]}.\n{sequencer.choices}")
     if status.state in ("dirty", "diverged") and not (status.operation or status.elsewhere):

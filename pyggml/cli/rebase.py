@@ -75,7 +75,7 @@ def rebase(
       pyggml patch rebase --record --from 4df29be4f --onto 0c1e57098     after you adapted patches by hand
     """
     from pyggml.series.rebasing import run as runs
-    from pyggml.series.worktree.sequencer import REBASE
+    from pyggml.series.worktree.sequencer import REBASING
 
     project = current_project()
     _check_usage(onto, go, skip, give_up, plan, record, confirm or bool(remove), bool(reason) or upstream)
@@ -90,7 +90,7 @@ def rebase(
         _tell(
             as_json,
             {"todo": [asdict(item) for item in todo]},
-            [f"the plan is changed; go on with: {REBASE.resume}"],
+            [f"the plan is changed; go on with: {REBASING.resume}"],
         )
         return
     if record:

@@ -15,12 +15,12 @@ from pyggml.series.rebasing.state import RebaseState, SavedStop
 from pyggml.series.rebasing.todo import PlanLine
 from pyggml.series.stack.picks import Pick, TreeDelta
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.worktree.sequencer import EDIT, REBASE, Sequencer, waiting
+from pyggml.series.worktree.sequencer import EDITING, REBASING, Sequencer, waiting
 
 PATCH = Patch("name", "1" * 40, "why", "", ("tests/test_a.py::test_b",), "Error")
 STATES = (
     (
-        EDIT,
+        EDITING,
         Operation(
             *("patch drop x", "conflict", "one", 2, "a" * 40, "b" * 40),
             done=((PATCH, "c" * 40),),
@@ -29,7 +29,7 @@ STATES = (
         ),
     ),
     (
-        REBASE,
+        REBASING,
         RebaseState(
             *("one", "two", "f" * 64),
             todo=(PlanLine("pick", "name"), PlanLine("skip", "other", "because")),
@@ -70,7 +70,7 @@ def test_a_state_is_read_as_it_was_written(box: Sandbox) -> None:
 def test_an_edit_that_an_older_version_left_waiting_goes_on(three: Sandbox) -> None:
     three.ok("patch", "edit", "first")
     three.replace("src/scale.c", "line three\n", "line drei\n")
-    forget_what(three, EDIT)
+    forget_what(three, EDITING)
     assert "older pyggml is under way" in three.status()["operation"]
     told = three.refused("patch", "drop", "second")
     assert "older pyggml is under way" in told and "pyggml patch continue" in told
@@ -82,7 +82,7 @@ def test_an_edit_that_an_older_version_left_waiting_goes_on(three: Sandbox) -> N
 def test_a_rebase_that_an_older_version_left_waiting_goes_on(four: TwoPins, tmp_path: Path) -> None:
     assert four.pyggml("patch", "rebase", "--onto", "two").code == 3
     four.resolve("a.c", RESOLVED)
-    forget_what(four, REBASE)
+    forget_what(four, REBASING)
     told = four.refused("patch", "apply")
     assert "older pyggml is under way" in told and "pyggml patch rebase --continue" in told
     four.ok("patch", "rebase", "--continue")

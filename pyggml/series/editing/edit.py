@@ -18,7 +18,7 @@ from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.position import known_position
-from pyggml.series.worktree.sequencer import EDIT, REBASE, refuse_waiting
+from pyggml.series.worktree.sequencer import EDITING, REBASING, refuse_waiting
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
@@ -55,7 +55,7 @@ def new_patch(
         operation = Operation(f"patch new {name}", "new", work.pin.name, at + 1, head, tree, name, text)
         if tree == work.series.trees[at]:
             publish_waiting(work, operation, head, tree, tree)
-            return _result(work, at, head, f"Edit {work.git.work_tree}, then: {EDIT.resume}")
+            return _result(work, at, head, f"Edit {work.git.work_tree}, then: {EDITING.resume}")
         return _finish_new(work, operation, tree)
 
 
@@ -74,7 +74,7 @@ def edit_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesC
         tree = work_tree_state(work.git)
         operation = Operation(f"patch edit {name}", "edit", work.pin.name, applied, work.head, tree, name)
         publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree)
-        where = f"Edit {work.git.work_tree}, then: {EDIT.resume}   (or: {EDIT.abort})"
+        where = f"Edit {work.git.work_tree}, then: {EDITING.resume}   (or: {EDITING.abort})"
         return _result(work, number, stack[-1].id, where)
 
 
@@ -108,7 +108,7 @@ def abort_operation(project: Project) -> SeriesChange:
     with changing(project, doing, operation.pin) as session:
         work = session.work
         head, tree = operation.start_head, operation.start_tree
-        cleared = EDIT.file_change(project, None)
+        cleared = EDITING.file_change(project, None)
         change = Transaction(doing, work.head, head, work_tree_state(work.git), tree, cleared)
         publish(project, work.git, change)
         return _result(work, operation.applied, head)
@@ -140,9 +140,9 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
 
 
 def _waiting(project: Project, hint: str) -> Operation:
-    operation = EDIT.load(project, Operation)
+    operation = EDITING.load(project, Operation)
     if operation is None:
-        refuse_waiting(project, REBASE)
+        refuse_waiting(project, REBASING)
         raise PyggmlError("nothing is under way", hint)
     return operation
 
@@ -156,7 +156,7 @@ def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChang
     if tree == head_tree:
         raise PyggmlError(
             "nothing is edited yet for the new patch",
-            f"Edit {work.git.work_tree} (new files: git add them), then: {EDIT.resume}",
+            f"Edit {work.git.work_tree} (new files: git add them), then: {EDITING.resume}",
         )
     at = known_position(work) or 0
     stack = work.stack()
@@ -188,14 +188,14 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
         if target.is_file() and any(
             line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in target.read_bytes().splitlines()
         ):
-            raise PyggmlError(f"{target} still has conflict marks", f"Resolve them, then: {EDIT.resume}")
+            raise PyggmlError(f"{target} still has conflict marks", f"Resolve them, then: {EDITING.resume}")
     done = [(patch, read_commit(work.git, commit)) for patch, commit in operation.done]
     below = top(work, done)[1]
     pick = operation.todo[0]
     if tree == below:
         raise PyggmlError(
             f"the resolution leaves nothing of patch {pick.patch.name}",
-            f"If it is not needed any more: {EDIT.abort}, then pyggml patch drop {pick.patch.name}",
+            f"If it is not needed any more: {EDITING.abort}, then pyggml patch drop {pick.patch.name}",
         )
     resolved = replace(pick, deltas=(TreeDelta(below, tree), *pick.deltas))
     return pick_and_publish(work, operation, done, [resolved, *operation.todo[1:]], tree)

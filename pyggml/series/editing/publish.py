@@ -12,7 +12,7 @@ from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
-from pyggml.series.worktree.sequencer import EDIT
+from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.state_file import read_file
 from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
@@ -66,7 +66,7 @@ def pick_and_publish(
     name = conflict.rest[0].patch.name
     raise StoppedError(
         f"patch {name} conflicts in {', '.join(conflict.paths)} ({work.git.work_tree})",
-        f"Resolve the marked places, then: {EDIT.resume}   (or go back: {EDIT.abort})",
+        f"Resolve the marked places, then: {EDITING.resume}   (or go back: {EDITING.abort})",
     )
 
 
@@ -81,7 +81,7 @@ def publish_series(
     """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more."""
     head, new_tree = top(work, entries[:applied])
     changes = work.series_changes(_series_files(work, entries))
-    cleared = EDIT.file_change(work.project, None)
+    cleared = EDITING.file_change(work.project, None)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, (*changes, *cleared)))
     written = tuple(change.path for change in changes)
     return SeriesChange(work.pin.name, applied, len(entries), head, written)
@@ -91,7 +91,7 @@ def publish_waiting(
     work: Workspace, operation: Operation, head_new: str, tree_old: str, tree_new: str
 ) -> None:
     """Move the work tree and leave `operation` waiting there."""
-    files = EDIT.file_change(work.project, operation)
+    files = EDITING.file_change(work.project, operation)
     change = Transaction(operation.doing, work.head, head_new, tree_old, tree_new, files)
     publish(work.project, work.git, change)
 

@@ -11,7 +11,7 @@ from pyggml.project import Project
 from pyggml.series.rebasing.state import SavedStop, rebase_dir
 from pyggml.series.stack.trees import tree_reader
 from pyggml.series.worktree.files import changed_paths, check_ready, edits, work_tree_state
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 
 _MARKS = (b"<<<<<<< ", b"||||||| ", b">>>>>>> ")
 
@@ -36,31 +36,31 @@ def resolved_tree(git: Git, stop: SavedStop, removable: Collection[str]) -> str:
     if (git.git_dir / "index.lock").exists():
         raise PyggmlError(
             f"{where}: another git is at work there, or one was killed",
-            f"Wait for it, or remove {git.git_dir / 'index.lock'}; then: {REBASE.resume}",
+            f"Wait for it, or remove {git.git_dir / 'index.lock'}; then: {REBASING.resume}",
         )
     if git.resolve("HEAD") != stop.head:
         raise PyggmlError(
             f"{where}: HEAD was moved there, by a commit or a reset",
-            f"Keep the files and put HEAD back: git -C {where} reset --soft {stop.head[:12]}; then: {REBASE.resume}",
+            f"Keep the files and put HEAD back: git -C {where} reset --soft {stop.head[:12]}; then: {REBASING.resume}",
         )
     if git.resolve("refs/stash") is not None:
         raise PyggmlError(
             f"{where}: edits are stashed there",
-            f"Bring them back (git -C {where} stash pop) or drop them; then: {REBASE.resume}",
+            f"Bring them back (git -C {where} stash pop) or drop them; then: {REBASING.resume}",
         )
     changed = edits(git)
     untracked = changed.untracked
     if untracked:
         raise PyggmlError(
             f"{where / untracked[0] if where else untracked[0]} is not known to git: is it part of the patch?",
-            f"If so, `git -C {where} add` it, else remove it; then: {REBASE.resume}",
+            f"If so, `git -C {where} add` it, else remove it; then: {REBASING.resume}",
         )
     tree = work_tree_state(git)
     for change in changed_paths(git, stop.mechanical, tree):
         if change.new_blob is None and change.path not in removable:
             raise PyggmlError(
                 f"{change.path} is gone from {where}: a resolution does not remove files by accident",
-                f"Bring it back, or, if the patch is to remove it: {REBASE.resume} --remove {change.path}",
+                f"Bring it back, or, if the patch is to remove it: {REBASING.resume} --remove {change.path}",
             )
     _refuse_marks(git, stop, tree)
     _refuse_undecided(git, stop, tree, changed.unmerged)
@@ -75,7 +75,7 @@ def _refuse_undecided(git: Git, stop: SavedStop, tree: str, unmerged: Collection
             command = "rm --cached" if now(path) is None else "add"
             raise PyggmlError(
                 f"{path} conflicts and is as the merge left it in {git.work_tree}",
-                f"If that is right: git -C {git.work_tree} {command} {path}; then: {REBASE.resume}",
+                f"If that is right: git -C {git.work_tree} {command} {path}; then: {REBASING.resume}",
             )
 
 
@@ -90,5 +90,5 @@ def _refuse_marks(git: Git, stop: SavedStop, tree: str) -> None:
             if rule or (line.startswith(_MARKS) and line not in known):
                 raise PyggmlError(
                     f"{path}, line {number}: a conflict mark is left in {git.work_tree}",
-                    f"Resolve it, then: {REBASE.resume}",
+                    f"Resolve it, then: {REBASING.resume}",
                 )

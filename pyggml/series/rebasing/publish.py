@@ -13,7 +13,7 @@ from pyggml.series.rebasing.verdict import RebasedPatch
 from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.stack.series_file import SERIES_FILE, Series, series_toml
 from pyggml.series.worktree.position import known_position, other_pin_at_head, position
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.session import Needs, require
 from pyggml.series.worktree.state_file import FileChange, read_file
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -73,7 +73,7 @@ def publish_rebase(
     if head is not None and known_position(work) is not None and work.pins.default == work.pin.name:
         changes.append(_default_pin(work, onto.pin.name))
         default = True
-    changes += REBASE.file_change(work.project, None)
+    changes += REBASING.file_change(work.project, None)
     old = work.head
     new = head or old
     tree_old, tree_new = (work.git.text("rev-parse", f"{commit}^{{tree}}") for commit in (old, new))

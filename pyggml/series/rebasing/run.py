@@ -36,7 +36,7 @@ from pyggml.series.rebasing.todo import PlanLine, initial_plan, parse_plan, plan
 from pyggml.series.rebasing.verdict import RebasedPatch
 from pyggml.series.stack.series_file import SERIES_FILE
 from pyggml.series.worktree.checkout import make_checkout
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.session import Needs, changing, require
 from pyggml.series.worktree.state_file import read_file
 from pyggml.series.worktree.workspace import Workspace, open_bare
@@ -178,7 +178,7 @@ def skip(
             return opened
         plan, state = opened
         if state.waiting is None or not state.waiting.name:
-            raise PyggmlError("no patch waits to be left out", f"Go on with: {REBASE.resume}")
+            raise PyggmlError("no patch waits to be left out", f"Go on with: {REBASING.resume}")
         name = state.waiting.name
         left_out = PlanLine(IN_UPSTREAM if upstream else SKIP, name, reason)
         todo = tuple(left_out if line.name == name else line for line in state.todo)
@@ -216,9 +216,9 @@ def edit_todo(project: Project, edit: Callable[[str], str]) -> tuple[PlanLine, .
         at = names.index(name) + 1 if name in names else 0 if state.waiting is None else len(names)
         rest = state.todo[at:]
         if not rest:
-            raise PyggmlError("no patch is left to plan", f"Go on with: {REBASE.resume}")
+            raise PyggmlError("no patch is left to plan", f"Go on with: {REBASING.resume}")
         todo = (*state.todo[:at], *parse_plan(edit(plan_text(rest)), rest))
-        REBASE.store(project, replace(state, todo=todo))
+        REBASING.store(project, replace(state, todo=todo))
         return todo
 
 
@@ -239,7 +239,7 @@ def _under_way(project: Project, doing: str) -> Iterator[tuple[RebasePlan, Rebas
         if _digest(work, onto) != state.digest and not aborting:
             raise PyggmlError(
                 f"the series on pin {work.pin.name} has changed since the rebase began",
-                f"Put its files back as they were, or begin again after: {REBASE.abort}",
+                f"Put its files back as they were, or begin again after: {REBASING.abort}",
             )
         stack = () if aborting else work.stack()
         yield RebasePlan(work, stack, onto, state.todo, state.decisions, frozenset(state.edited)), state
@@ -249,7 +249,7 @@ def _resume(
     project: Project, plan: RebasePlan, state: RebaseState, hooks: RebaseHooks | None, replace_series: bool
 ) -> RebaseResult:
     state = replace(state, waiting=None)
-    REBASE.store(project, state)
+    REBASING.store(project, state)
     plan = replace(plan, todo=state.todo, decisions=state.decisions, edited=frozenset(state.edited))
     return _run(project, plan, state, hooks or RebaseHooks(), replace_series)
 
@@ -274,7 +274,7 @@ def _run(
     files = series_of(plan, result.steps)
     others = differing(plan, files)
     if others and not replace_series:
-        REBASE.store(project, replace(state, waiting=SavedStop("publish")))
+        REBASING.store(project, replace(state, waiting=SavedStop("publish")))
         raise _other_series(plan, others)
     doing = f"patch rebase --from {state.source} --onto {state.onto}"
     published = publish_rebase(plan, result.steps, doing, files)
@@ -300,13 +300,13 @@ def _stop(
         stop.merged.paths,
         stop.unconfirmed if stop.kind == "confirm" else (),
     )
-    REBASE.store(project, replace(state, waiting=saved))
+    REBASING.store(project, replace(state, waiting=saved))
     where = ", ".join(stop.merged.paths if stages else saved.unconfirmed)
     message = f"patch {stop.patch.name} onto {state.onto}: {KINDS[stop.kind]}"
     message += f": {where}" if where else ""
-    hint = f"Edit {place}, then: {REBASE.resume}   (details: {file})"
+    hint = f"Edit {place}, then: {REBASING.resume}   (details: {file})"
     if stop.kind == "confirm":
-        hint = f"If that is right: {REBASE.resume} --confirm   (if not, edit {place}; details: {file})"
+        hint = f"If that is right: {REBASING.resume} --confirm   (if not, edit {place}; details: {file})"
     if stop.note:
         first = next((line for line in stop.note.splitlines() if line.strip()), "")
         message = f"{message}: {first}"
@@ -317,7 +317,7 @@ def _other_series(plan: RebasePlan, others: Sequence[str]) -> StoppedError:
     named = f" ({', '.join(others[:3])})" if others else ""
     return StoppedError(
         f"the rebase is done, but pin {plan.onto.pin.name} already has another series{named}",
-        f"Replace it with `{REBASE.resume} --replace`, or keep it: --abort, then `pyggml patch rebase --record`.",
+        f"Replace it with `{REBASING.resume} --replace`, or keep it: --abort, then `pyggml patch rebase --record`.",
     )
 
 
@@ -329,13 +329,13 @@ def _take_in(
     if place.is_dir() and not (place / ".git").exists():
         raise PyggmlError(
             f"{place}: its .git is gone, so nobody can tell what was edited there",
-            f"Move {place} elsewhere; {REBASE.resume} makes it anew; copy the files that you resolved into it",
+            f"Move {place} elsewhere; {REBASING.resume} makes it anew; copy the files that you resolved into it",
         )
     if not (place / ".git").is_dir():
-        REBASE.store(project, replace(state, waiting=None))
+        REBASING.store(project, replace(state, waiting=None))
         raise PyggmlError(
             f"{place} is gone: what was resolved there is lost",
-            f"Make it anew with: {REBASE.resume}   (or give up: {REBASE.abort})",
+            f"Make it anew with: {REBASING.resume}   (or give up: {REBASING.abort})",
         )
     git = Git(place / ".git", place)
     tree = resolved_tree(git, stop, remove)
@@ -343,14 +343,14 @@ def _take_in(
     if stop.kind == "confirm" and tree == stop.start and not confirm:
         raise PyggmlError(
             f"patch {stop.name}: {', '.join(stop.unconfirmed)}",
-            f"If that is right: {REBASE.resume} --confirm; if not, move it in {place}",
+            f"If that is right: {REBASING.resume} --confirm; if not, move it in {place}",
         )
     if stop.kind == "build" and tree == stop.start:
         return state
     if stop.kind in ("conflict", "misfit") and tree == head_tree and stop.mechanical != head_tree:
         raise PyggmlError(
             f"the resolution leaves nothing of patch {stop.name}",
-            f"If it is not needed any more: {REBASE.skip}",
+            f"If it is not needed any more: {REBASING.skip}",
         )
     old = state.decisions.get(stop.name, Decision(stop.name))
     confirmed = tuple(dict.fromkeys((*old.confirmed, *stop.unconfirmed))) if confirm else old.confirmed

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyggml.project import Project
 from pyggml.series.rebasing.decisions import Decision
 from pyggml.series.rebasing.todo import PlanLine
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 
 KINDS = {
     "conflict": "it conflicts",
@@ -75,7 +75,7 @@ class RebaseState:
 
 def rebase_dir(project: Project) -> Path:
     """Where the private worktree and the report of a rebase lie."""
-    return (project.root / REBASE.file).parent
+    return (project.root / REBASING.file).parent
 
 
 def load_rebase(project: Project) -> RebaseState | None:
@@ -84,10 +84,10 @@ def load_rebase(project: Project) -> RebaseState | None:
     Raises:
         PyggmlError: its state is damaged.
     """
-    return REBASE.load(project, RebaseState)
+    return REBASING.load(project, RebaseState)
 
 
 def forget_rebase(project: Project) -> None:
     """Let no rebase wait; the state goes first, so that a kill in between leaves only a useless directory."""
-    REBASE.clear(project)
+    REBASING.clear(project)
     shutil.rmtree(rebase_dir(project), ignore_errors=True)

@@ -16,7 +16,7 @@ from pyggml.series.rebasing.decisions import LABELS
 from pyggml.series.rebasing.plan import RebasePlan, RebaseStop
 from pyggml.series.rebasing.state import KINDS
 from pyggml.series.stack.trees import parsed_tree_diff, renamed_paths, tree_reader
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 
 _CONFLICT = re.compile(
     rb"^<<<<<<< [^\n]*\n(?P<ours>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)^=======\n(?P<theirs>.*?)^>>>>>>> [^\n]*$",
@@ -151,16 +151,16 @@ def _traces(diffs: tuple[FileDiff, ...], read: ReadFile, renames: Mapping[str, s
 
 
 def _commands(stop: RebaseStop) -> dict[str, str]:
-    resume = REBASE.resume
+    resume = REBASING.resume
     commands = {resume: "after editing there"}
     if stop.kind == "confirm":
         commands = {f"{resume} --confirm": "the hunks are where they belong", **commands}
     gone = [s.path for s in stop.merged.stages if s.stage == 3 and _kind(stop, s.path) == "deleted upstream"]
     if gone:
         commands[f"{resume} --remove {gone[0]}"] = "the file stays deleted, after `git rm` of it there"
-    commands[REBASE.skip] = "leave the patch out"
-    commands[REBASE.skip.replace("--skip", "--skip --upstream")] = "leave it out: upstream does it already"
-    commands[REBASE.abort] = "everything stays as it was before the rebase"
+    commands[REBASING.skip] = "leave the patch out"
+    commands[REBASING.skip.replace("--skip", "--skip --upstream")] = "leave it out: upstream does it already"
+    commands[REBASING.abort] = "everything stays as it was before the rebase"
     return commands
 
 

@@ -98,13 +98,13 @@ class Sequencer:
         return PyggmlError(f"{project.root / self.file} is damaged: {error}", self.repair)
 
 
-EDIT = Sequencer(
+EDITING = Sequencer(
     ".pyggml/operation.json",
     resume="pyggml patch continue",
     abort="pyggml patch abort",
     repair="Take the last change back with `pyggml undo`, or remove that file.",
 )
-REBASE = Sequencer(
+REBASING = Sequencer(
     ".pyggml/rebase/state.json",
     resume="pyggml patch rebase --continue",
     abort="pyggml patch rebase --abort",
@@ -127,7 +127,7 @@ def waiting(project: Project) -> Waiting | None:
     Raises:
         PyggmlError: its state is damaged.
     """
-    for sequencer in (REBASE, EDIT):
+    for sequencer in (REBASING, EDITING):
         if what := sequencer.what(project):
             return Waiting(sequencer, what)
     return None

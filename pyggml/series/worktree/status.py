@@ -15,7 +15,7 @@ from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.history import read_chain
 from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import other_pin_at_head, position
-from pyggml.series.worktree.sequencer import EDIT, REBASE
+from pyggml.series.worktree.sequencer import EDITING, REBASING
 from pyggml.series.worktree.transaction import Transaction, interrupted_transaction
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 
@@ -108,10 +108,10 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
         edits=edited.tracked,
         untracked=edited.untracked,
         on_top=on_top,
-        operation=EDIT.what(project),
+        operation=EDITING.what(project),
         interrupted=interrupted.doing if interrupted else None,
         elsewhere=elsewhere,
-        rebase=REBASE.what(project),
+        rebase=REBASING.what(project),
     )
 
 

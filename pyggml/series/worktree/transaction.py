@@ -31,7 +31,7 @@ from pyggml.series.worktree.files import (
     check_unedited,
     write_paths,
 )
-from pyggml.series.worktree.sequencer import REBASE
+from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json
 
 UNDO_DEPTH = 50
@@ -61,7 +61,7 @@ class Transaction:
 
     def inverse(self, undoes: int) -> Transaction:
         # A rebase that was published does not wait again: its worktree is gone.
-        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path != REBASE.file)
+        files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path != REBASING.file)
         return Transaction(
             f"undo of {self.doing}", self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.worktree.files import check_ready, edits, work_tree_state
-from pyggml.series.worktree.sequencer import REBASE, refuse_waiting
+from pyggml.series.worktree.sequencer import REBASING, refuse_waiting
 from pyggml.series.worktree.session import locked
 from pyggml.series.worktree.state_file import read_file
 from pyggml.series.worktree.transaction import UndoRecord, publish, undo_records
@@ -27,7 +27,7 @@ def undo_last(project: Project) -> UndoRecord:
             raise PyggmlError(
                 "nothing to take back: no source is fetched yet", "Begin with: pyggml vendor fetch"
             )
-        refuse_waiting(project, REBASE)
+        refuse_waiting(project, REBASING)
         if finished and finished.startswith("undo of "):
             raise PyggmlError(
                 f"the killed `{finished}` is finished now", "To go further back, run once more: pyggml undo"
