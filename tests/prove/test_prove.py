@@ -174,7 +174,7 @@ def test_bisect_finds_the_patch(box: Sandbox) -> None:
     assert (found["number"], found["name"], found["before"], found["after"]) == (2, "middle", 1, 0)
     assert [probe["applied"] for probe in found["probes"]] == [0, 3, 1, 2]
     told = refused(box, "patch", "bisect", "--no-build", "--", "true")
-    assert "alike" in told
+    assert "both on the bare pin and on all 3 patches" in told
     told = refused(box, "patch", "bisect", "--no-build", "--", "no-such-program")
     assert "cannot start no-such-program" in told
 
