@@ -19,7 +19,7 @@ from pathlib import Path
 from pyggml.builder.machine import run_path_here
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
-from pyggml.native.callbacks import WITH_LOCK, glue_declarations
+from pyggml.native.callbacks import KINDS, WITH_LOCK, glue_declarations
 from pyggml.native.declarations import Declarations
 from pyggml.native.plain_calls import plain_functions, rewrite_calls
 from pyggml.native.preprocess import (
@@ -33,9 +33,6 @@ from pyggml.native.preprocess import (
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 EXPECTED_SECONDS = 12
 _SCRATCH = ".compiling-"
-FORMAT = 1
-"""Of the state file."""
-
 _FLAGS = (
     "-O1",
     "-fPIC",
@@ -148,7 +145,7 @@ def compile_extension(
 def write_state(directory: Path, compiled: Compiled, inputs: Inputs) -> None:
     """Record which extension belongs to which libraries; written last, so that the files are there."""
     document = {
-        "format": FORMAT,
+        "format": state_format(),
         "module": module_name(compiled.key),
         "file": compiled.path.name,
         "libraries": {library.name: list(stamp(library)) for library in inputs.libraries},
@@ -156,6 +153,12 @@ def write_state(directory: Path, compiled: Compiled, inputs: Inputs) -> None:
         "vdev": inputs.vdev_dir is not None,
     }
     write_atomic(state_file(directory), (json.dumps(document, indent=2) + "\n").encode())
+
+
+def state_format() -> str:
+    """Changes with the glue: an extension of another version of pyggml may lack functions that this one calls."""
+    glue_text = _glue_source() + glue_declarations(frozenset(kind.typedef for kind in KINDS))
+    return hashlib.sha256(glue_text.encode()).hexdigest()[:16]
 
 
 def state_file(directory: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyggml.builder.record import Build, check_instruction_set, find_build, read_record
 from pyggml.errors import PyggmlError
 from pyggml.native.callbacks import Callback, Callbacks
-from pyggml.native.extension import FORMAT, stamp, state_file
+from pyggml.native.extension import stamp, state_file, state_format
 from pyggml.native.logs import LineLogger, abort_descriptor, last_words, levels_of, write_all
 from pyggml.project import find_project
 
@@ -218,7 +218,10 @@ def _check_build(build: Build) -> None:
 def _read_state(build: Build, directory: Path) -> dict[str, Any]:
     try:
         state = json.loads(state_file(directory).read_bytes())
-        if state["format"] == FORMAT and {"module", "file", "libraries", "structs", "vdev"} <= state.keys():
+        if (
+            state["format"] == state_format()
+            and {"module", "file", "libraries", "structs", "vdev"} <= state.keys()
+        ):
             return dict(state)
         why = "is of another version of pyggml"
     except FileNotFoundError:

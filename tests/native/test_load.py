@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import shutil
@@ -118,6 +119,14 @@ def test_a_broken_state_file_is_refused(content: str, own_tiny: Build, python: R
     (state,) = (own_tiny.directory / "python").glob("extension*.json")
     state.write_text(content)
     assert refused(python(PRELUDE, own_tiny.directory)).startswith("REFUSED the Python side of the build")
+
+
+def test_an_extension_with_other_glue_is_refused(own_tiny: Build, python: Run) -> None:
+    (state,) = (own_tiny.directory / "python").glob("extension*.json")
+    state.write_text(json.dumps({**json.loads(state.read_text()), "format": "of an older glue.c"}))
+    told = refused(python(PRELUDE, own_tiny.directory))
+    assert "is of another version of pyggml" in told
+    assert "pyggml build" in told
 
 
 def test_libraries_newer_than_the_python_side_are_refused(own_tiny: Build, python: Run) -> None:
