@@ -136,9 +136,10 @@ def compile_extension(
                 "The declarations in python/declarations.h do not match the headers of the tree.",
             )
         made.replace(target)
-    for old in directory.glob(f"_pyggml_*{SUFFIX}"):
-        if old != target:
-            remove_file(old)
+    # The one before stays, for a patch that is changed and changed back.
+    others = (old for old in directory.glob(f"_pyggml_*{SUFFIX}") if old != target)
+    for old in sorted(others, key=lambda old: old.stat().st_mtime)[:-1]:
+        remove_file(old)
     return Compiled(target, key, fresh=True)
 
 

@@ -48,17 +48,25 @@ def test_nothing_is_done_twice(own_tiny: Build) -> None:
     assert {name: files(second)[name] for name in before} == before
 
 
-def test_a_changed_header_compiles_anew_and_the_old_extension_goes(own_tiny: Build) -> None:
+def test_a_changed_header_compiles_again_and_changed_back_finds_what_was_compiled(own_tiny: Build) -> None:
     first = make_side(own_tiny)
     header = source_of(own_tiny) / "include" / "llama.h"
-    header.write_text(header.read_text() + "\n#define LLAMA_NEW 3\n")
+    text = header.read_text()
+    header.write_text(text + "\n#define LLAMA_NEW 3\n")
     said: list[str] = []
     second = make_side(own_tiny, say=said.append)
     assert second.compiled
     assert any("compiling the Python bindings (about" in line for line in said)
     assert second.extension.is_file()
-    assert not first.extension.exists()
     assert json.loads(second.abi.read_bytes())["constants"]["LLAMA_NEW"] == 3
+    header.write_text(text)
+    third = make_side(own_tiny)
+    assert (third.extension, third.compiled) == (first.extension, False)
+    assert "LLAMA_NEW" not in json.loads(third.abi.read_bytes())["constants"]
+    for number in (4, 5):
+        header.write_text(f"{text}\n#define LLAMA_NEW {number}\n")
+        make_side(own_tiny)
+    assert len(list(first.directory.glob("_pyggml_*"))) == 2
 
 
 def test_the_key_follows_declarations_compiler_and_libraries_and_not_the_place(own_tiny: Build) -> None:
