@@ -6,9 +6,15 @@ working directory, or the one in PYGGML_BUILD. They are loaded on first use.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyggml.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from pyggml.native.c_library import CLibrary
+
+    lib: CLibrary
+    ffi: Any
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyggml.errors import PyggmlError
-from pyggml.ggml.device import buffer_type_of, free_memory
+from pyggml.ggml.device import Backend, BufferType, Device, buffer_type_of, free_memory
 from pyggml.ggml.graph import Graph
 from pyggml.ggml.graph_memory import GraphMemory, bind, check_bound, survey
 from pyggml.ggml.library import load
@@ -20,11 +18,7 @@ class Allocator(SplitMemory):
     It holds one graph at a time: allocating the next one makes the tensors of the one before stale.
     """
 
-    def __init__(self, place: Any) -> None:
-        """
-        Args:
-            place: a Device, Backend or BufferType.
-        """
+    def __init__(self, place: Device | Backend | BufferType) -> None:
         self.type = buffer_type_of(place)
         self._bindings = load()
         self.raw = self._bindings.lib.ggml_gallocr_new(self.type.raw)

@@ -71,9 +71,10 @@ _kept: list[Callback] = []
 def load(build: Build | None = None, directory: Path | None = None) -> Bindings:
     """The bindings of `build`; the same ones each time, because a process holds one build only.
 
-    The libraries' logs go to the loggers `pyggml.ggml` and `pyggml.llama` from here on, and a failed
-    assertion writes its message and the Python stacks to standard error, or to the descriptor that the
-    environment variable PYGGML_ABORT_FD names, before the process dies.
+    The libraries' logs go to the loggers `pyggml.ggml` and `pyggml.llama` from here on. A failed assertion in a
+    plain C function of ggml.h raises AssertionError (see pyggml.native.plain_calls). Any other one writes its
+    message and the Python stacks to standard error, or to the descriptor that the environment variable
+    PYGGML_ABORT_FD names, before the process dies.
 
     Args:
         build: by default the active one (see active_build).
@@ -156,7 +157,7 @@ def build_in(directory: Path) -> Build:
     return build
 
 
-def check_layout(ffi: Any, lib: Any, structs: Iterable[str]) -> None:
+def check_layout(ffi: Any, lib: CLibrary, structs: Iterable[str]) -> None:
     """Touch every struct and constant: cffi compares it with the headers' the first time it is used.
 
     Args:
@@ -302,7 +303,7 @@ def _begin(bindings: Bindings, abort_fd: int) -> None:
     atexit.register(_end, lib, loggers)
 
 
-def _end(lib: Any, loggers: list[LineLogger]) -> None:
+def _end(lib: CLibrary, loggers: list[LineLogger]) -> None:
     for logger in loggers:
         logger.flush()
     lib.pyggml_python_ends()
