@@ -112,7 +112,7 @@ class _Operation:
             if len(arguments) != count:
                 self._wrong_count(len(arguments))
             # What `with use` does, in a fifth of the time.
-            if not acquire(blocking=False):
+            if not acquire(False):
                 use.refuse()
             try:
                 fresh = pool.ready(with_context)
