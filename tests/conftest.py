@@ -18,7 +18,15 @@ import pytest
 
 from pyggml.errors import PyggmlError
 from tests.kill_points import SEED
-from tests.tested_build import PIN, PREPARED, find_tested_build, make_build, remember, remembered
+from tests.tested_build import (
+    PIN,
+    PREPARED,
+    find_tested_build,
+    make_build,
+    refresh_bindings,
+    remember,
+    remembered,
+)
 
 # A run that only finds out whether there are native tests ends with this.
 ASKED, NATIVE = "PYGGML_TESTS_ASKED", 77
@@ -117,6 +125,8 @@ def see_to_the_build(config: pytest.Config) -> None:
         if must_make_build(config):
             make_build(say, apply=config.option.prepare or PIN in os.environ)
         build = find_tested_build()
+        if build is not None and not build.changed:
+            refresh_bindings(say)
     except PyggmlError as error:
         pytest.exit(f"the native tests cannot be prepared: {error}", returncode=1)
     if build is not None:

@@ -87,6 +87,21 @@ def find_tested_build() -> TestedBuild | None:
     )
 
 
+def refresh_bindings(say: Callable[[str], None]) -> None:
+    """Make the bindings of the build that stands again if they are of another pyggml.
+
+    Their declarations are read from the work tree, so it must be the one that was compiled.
+
+    Raises:
+        PyggmlError: a compiler fails.
+    """
+    from pyggml.native.assemble import make_python_side
+
+    from pyggml.native.load import active_build
+
+    make_python_side(active_build(ROOT), say=lambda text: say(f"preparing: {text}"))
+
+
 def remember(build: TestedBuild) -> None:
     """For the processes that this one starts: workers and isolated tests."""
     os.environ[_DESCRIBED] = json.dumps(asdict(build))
