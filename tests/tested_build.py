@@ -95,9 +95,8 @@ def refresh_bindings(say: Callable[[str], None]) -> None:
     Raises:
         PyggmlError: a compiler fails.
     """
-    from pyggml.native.assemble import make_python_side
-
     from pyggml.native.load import active_build
+    from pyggml.native.python_side import make_python_side
 
     make_python_side(active_build(ROOT), say=lambda text: say(f"preparing: {text}"))
 
