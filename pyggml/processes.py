@@ -57,7 +57,7 @@ class Finished:
     """How a process ended.
 
     Attributes:
-        status: exit status, the negative number of the signal that killed it, or None if its time was over.
+        status: exit status, the negative number of the signal that killed it, or None if it exceeded its time limit.
         output, errors: of standard output and standard error; everything is in `output` if they were merged.
     """
 
@@ -125,7 +125,7 @@ class Child(subprocess.Popen[bytes]):
         self.forget()
 
     def forget(self) -> None:
-        """It has ended, and what it may have left in its group may go on."""
+        """Stop watching it: it has ended, and what it left in its group may go on."""
         if self._watched:
             self._watched = False
             _tell_watcher(f"- {self.pid}\n")
@@ -148,7 +148,7 @@ class Child(subprocess.Popen[bytes]):
                     time.sleep(0.02)
 
     def ends_within(self, limit: float | None) -> bool:
-        """Wait for its end, at most `limit` seconds; whether it came."""
+        """Wait at most `limit` seconds for its end; whether it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
@@ -157,7 +157,7 @@ class Child(subprocess.Popen[bytes]):
             except subprocess.TimeoutExpired:
                 return False
             return True
-        # Popen.wait(timeout) looks every 50 ms; this wakes at once.
+        # Popen.wait(timeout) polls every 50 ms; this wakes up at once.
         try:
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
@@ -242,7 +242,7 @@ def run_attached(command: Command, env: Mapping[str, str]) -> int:
     """
     with _cannot_start(command):
         child = subprocess.Popen(list(command), env=dict(env))
-    # Ctrl-C reaches the program as well; what it makes of that is what counts.
+    # Ctrl-C reaches the program as well, which decides what to do.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return child.wait()
@@ -289,7 +289,7 @@ def _tell_watcher(line: str) -> bool:
                 os.close(reading)
             os.write(_watcher, line.encode())
         except OSError:
-            # Without it all is as it should be, but for a kill -9.
+            # Without it, only a kill -9 of this process leaves children behind.
             return False
     return True
 
@@ -306,7 +306,7 @@ def _group_lives(group: int) -> bool:
 
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP behave like Ctrl-C meanwhile; only the main thread may arrange that."""
+    """Let SIGTERM and SIGHUP act like Ctrl-C; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

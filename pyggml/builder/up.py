@@ -98,7 +98,8 @@ def bring_up(
     built = build_project(project, BuildOptions(jobs=jobs), step_report, say)
     if built.build.record.pin != got.pin:
         raise PyggmlError(
-            f"the work tree was moved to pin {built.build.record.pin} meanwhile", "Run it again: pyggml up"
+            f"the work tree was moved to pin {built.build.record.pin} during the build",
+            "Run it again: pyggml up",
         )
     say(f"build {built.build.record.variant}: {built.steps} steps" + ("" if built.steps else ", up to date"))
     check = check_build(built.build, say=say)

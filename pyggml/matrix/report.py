@@ -76,24 +76,24 @@ def print_result(result: MatrixResult, console: Console, everything: bool = Fals
             console.print(f"{len(names)} {verdict}: {reason}: ", style="yellow", end="", markup=False)
             console.print(_listed(names), markup=False, highlight=False)
     if result.grid.left_out:
-        told = ", ".join(str(streams) for streams in result.grid.left_out)
+        numbers = ", ".join(str(streams) for streams in result.grid.left_out)
         console.print(
-            f"not run: per-stream with a unified cache of {told} sequences, which has one stream",
+            f"not run: per-stream with a unified cache of {numbers} sequences, which has one stream",
             style="yellow", markup=False,
         )  # fmt: skip
     numb = _numb(result.records, result.grid.bound)
     if numb:
         depend = "model hardly depends" if len(numb) == 1 else "models hardly depend"
-        told = f"{len(numb)} {depend} on earlier tokens, which proves little about the cache: "
-        console.print(told, style="yellow", end="", markup=False)
+        text = f"{len(numb)} {depend} on earlier tokens, which proves little about the cache: "
+        console.print(text, style="yellow", end="", markup=False)
         console.print(_listed(numb), markup=False, highlight=False)
     reasons = Counter(record.reason for record in rows if record.bad and _is_end(record))
     if len(rows) > len(reasons) > 0 and len(rows) > 4:
         for reason, count in reasons.most_common():
             console.print(f"{count} times {reason}", markup=False, highlight=False)
     for configuration, counts in _by_configuration(result.records):
-        told = ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict])
-        console.print(f"{configuration}: {told}", markup=False, highlight=False)
+        words = ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in VERDICTS if counts[verdict])
+        console.print(f"{configuration}: {words}", markup=False, highlight=False)
 
 
 def summary(result: MatrixResult) -> str:

@@ -76,10 +76,10 @@ def outcome_of(run: Run, answer: dict[str, Any], said: str, logits: Path, timeou
         logits: the file for them.
         timeout: its time limit in seconds.
     """
-    told: list[dict[str, Any]] = answer["told"]
+    messages: list[dict[str, Any]] = answer["messages"]
     seconds = float(answer["seconds"])
-    phase = next((each["phase"] for each in reversed(told) if "phase" in each), "")
-    last = told[-1] if told else {}
+    phase = next((each["phase"] for each in reversed(messages) if "phase" in each), "")
+    last = messages[-1] if messages else {}
     status = int(answer["status"])
     if answer["hung"]:
         return RunOutcome(run, "hung", seconds, reason=f"not finished after {timeout:g} s", phase=phase)

@@ -194,14 +194,18 @@ def _check(case: Case, against: str, other: RunOutcome, logits: Floats, load: Lo
     expected = load(other.logits)
     if expected.shape != logits.shape:
         return RowCheck(against, "failed", f"{logits.shape} logits, {expected.shape} expected")
-    found = compare(expected, logits)
+    difference = compare(expected, logits)
     if against == "cpu":
-        verdict = "within" if found.nmse <= bound else "over"
-        reason = "" if found.nmse <= bound else f"NMSE {found.nmse:.1e} against the CPU, {bound:.1g} allowed"
+        verdict = "within" if difference.nmse <= bound else "over"
+        reason = (
+            ""
+            if difference.nmse <= bound
+            else f"NMSE {difference.nmse:.1e} against the CPU, {bound:.1g} allowed"
+        )
     else:
-        verdict = "identical" if found.identical else "differs"
-        reason = "" if found.identical else _difference(case.run, found, against)
-    return _with_numbers(RowCheck(against, verdict, reason), case.run, found)
+        verdict = "identical" if difference.identical else "differs"
+        reason = "" if difference.identical else _difference(case.run, difference, against)
+    return _with_numbers(RowCheck(against, verdict, reason), case.run, difference)
 
 
 def _beside(mine: MatrixRow, other: MatrixRow, outcomes: Outcomes, load: Load, against: str) -> RowCheck:
@@ -212,49 +216,49 @@ def _beside(mine: MatrixRow, other: MatrixRow, outcomes: Outcomes, load: Load, a
             return RowCheck(against, mine.verdict, mine.reason)
         if here.logits is None and worked:
             return RowCheck(against, "failed", f"works in {against}, and here: {mine.reason}")
-        told = f"{there.kind if there.kind != 'refused' else other.verdict} in {against}: {there.reason}"
+        how = f"{there.kind if there.kind != 'refused' else other.verdict} in {against}: {there.reason}"
         if here.logits is None:
             return RowCheck(against, mine.verdict, mine.reason)
-        return RowCheck(against, "fixed", told)
+        return RowCheck(against, "fixed", how)
     a, b = load(there.logits), load(here.logits)
     if a.shape != b.shape:
         return RowCheck(against, "failed", f"{b.shape} logits, {a.shape} in {against}")
-    found = compare(a, b)
-    if found.identical:
+    difference = compare(a, b)
+    if difference.identical:
         verdict, reason = "identical", ""
     elif worked:
-        verdict, reason = "differs", _difference(mine.case.run, found, against)
+        verdict, reason = "differs", _difference(mine.case.run, difference, against)
     else:
         verdict, reason = "fixed", f"{other.verdict} in {against}: {other.reason}"
-    return _with_numbers(RowCheck(against, verdict, reason), mine.case.run, found)
+    return _with_numbers(RowCheck(against, verdict, reason), mine.case.run, difference)
 
 
-def _with_numbers(check: RowCheck, run: Run, found: LogitDifference) -> RowCheck:
+def _with_numbers(check: RowCheck, run: Run, difference: LogitDifference) -> RowCheck:
     return RowCheck(
         check.against,
         check.verdict,
         check.reason,
-        found.nmse,
-        found.ulp,
-        found.differing,
-        _place(run, found.first),
+        difference.nmse,
+        difference.ulp,
+        difference.differing,
+        _position(run, difference.first),
     )
 
 
-def _place(run: Run, first: tuple[int, int] | None) -> LogitPosition | None:
+def _position(run: Run, first: tuple[int, int] | None) -> LogitPosition | None:
     if first is None:
         return None
     return LogitPosition(*run.work.rows(run.streams)[first[0]], first[1])
 
 
-def _difference(run: Run, found: LogitDifference, against: str) -> str:
-    place = _place(run, found.first)
-    assert place is not None  # noqa: S101
-    size = "only the sign of zero" if found.ulp == 0 else f"NMSE {found.nmse:.1e}"
-    if found.ulp:
-        size += f", up to {found.ulp:,} ULP"
-    where = f"step {place.step}, sequence {place.sequence}, token {place.token}"
-    return f"{size} against {against}; {found.differing:,} logits, first at {where}"
+def _difference(run: Run, difference: LogitDifference, against: str) -> str:
+    position = _position(run, difference.first)
+    assert position is not None  # noqa: S101
+    size = "only the sign of zero" if difference.ulp == 0 else f"NMSE {difference.nmse:.1e}"
+    if difference.ulp:
+        size += f", up to {difference.ulp:,} ULP"
+    where = f"step {position.step}, sequence {position.sequence}, token {position.token}"
+    return f"{size} against {against}; {difference.differing:,} logits, first at {where}"
 
 
 def _note(run: Run, heads: int | None) -> str:

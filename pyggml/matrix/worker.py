@@ -2,7 +2,7 @@
 
 Starting Python and loading a build takes ten times as long as running a tiny model; a fork has both already.
 It reads jobs (model_run.to_job) from standard input, one a line, and answers each with a line on standard
-output: `{"status": exit status or minus the signal, "hung": bool, "seconds": ..., "told": [...]}`. `told` is
+output: `{"status": exit status or minus the signal, "hung": bool, "seconds": ..., "messages": [...]}`. `messages` is
 what the run's process said: `{"phase": ...}`, at the end `{"done": {...}}`, `{"refused": message}` or
 `{"error": traceback}`. The first line of all is `{"ready": true}`, or `{"error": message, "hint": ...}`.
 """
@@ -76,31 +76,31 @@ def _serve(bindings: Bindings, line: bytes) -> dict[str, Any]:
     from pyggml.matrix.model_run import from_job
 
     run, out, said, timeout = from_job(line)
-    told, telling = os.pipe()
+    reading, writing = os.pipe()
     start = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        os.close(told)
-        _case(bindings, run, out, said, telling)
-    os.close(telling)
+        os.close(reading)
+        _case(bindings, run, out, said, writing)
+    os.close(writing)
     try:
-        text, hung = _listen(told, start + timeout)
+        text, hung = _listen(reading, start + timeout)
     finally:
-        os.close(told)
+        os.close(reading)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    lines = [json.loads(each) for each in text.splitlines(keepends=True) if each.endswith(b"\n")]
-    return {"status": status, "hung": hung, "seconds": time.monotonic() - start, "told": lines}
+    messages = [json.loads(each) for each in text.splitlines(keepends=True) if each.endswith(b"\n")]
+    return {"status": status, "hung": hung, "seconds": time.monotonic() - start, "messages": messages}
 
 
-def _listen(told: int, end: float) -> tuple[bytes, bool]:
+def _listen(reading: int, end: float) -> tuple[bytes, bool]:
     """What the run says until its process ends, and whether it had to be stopped.
 
     Its end of the pipe closes when it dies, in whatever way.
     """
     poll = select.poll()
-    poll.register(told, select.POLLIN)
+    poll.register(reading, select.POLLIN)
     # No job comes while one is being served, so this can only mean that the sender has ended.
     poll.register(0, 0)
     text = b""
@@ -109,15 +109,15 @@ def _listen(told: int, end: float) -> tuple[bytes, bool]:
         ready = dict(poll.poll(max(0.0, left) * 1000))
         if not ready:
             return text, True
-        if 0 in ready and told not in ready:
+        if 0 in ready and reading not in ready:
             return text, True
-        data = os.read(told, 65536)
+        data = os.read(reading, 65536)
         if not data:
             return text, False
         text = (text + data)[-_LONGEST_TOLD:]
 
 
-def _case(bindings: Bindings, run: Run, out: Path, said: Path, telling: int) -> None:
+def _case(bindings: Bindings, run: Run, out: Path, said: Path, writing: int) -> None:
     """The process of the run; does not return."""
     status = 1
     try:
@@ -130,7 +130,7 @@ def _case(bindings: Bindings, run: Run, out: Path, said: Path, telling: int) -> 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
         def tell(**content: Any) -> None:
-            os.write(telling, json.dumps(content).encode() + b"\n")
+            os.write(writing, json.dumps(content).encode() + b"\n")
 
         status = _run_case(bindings, run, out, tell)
     finally:

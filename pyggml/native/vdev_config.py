@@ -73,20 +73,20 @@ class VirtualDeviceConfig:
             raise UsageError(f"{len(self.names)} names given for {count} virtual devices")
         _check_names(self.names)
         if not 0 < self.memory < 1 << 63:
-            raise UsageError(f"a device memory of {self.memory} bytes is asked for; at least 1 is needed")
+            raise UsageError(f"a device memory of {self.memory} bytes is impossible; it must be at least 1")
         if not MIN_ALIGNMENT <= self.alignment <= MAX_ALIGNMENT or self.alignment & (self.alignment - 1):
             raise UsageError(
-                f"a buffer alignment of {self.alignment} bytes is asked for; "
-                f"a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT} is possible"
+                f"a buffer alignment of {self.alignment} bytes is impossible; "
+                f"it must be a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT}"
             )
         if self.max_buffer is not None and not 0 < self.max_buffer < 1 << 63:
             raise UsageError(
-                f"a largest buffer of {self.max_buffer} bytes is asked for; at least 1 is needed"
+                f"a largest buffer of {self.max_buffer} bytes is impossible; it must be at least 1"
             )
         if not 1 <= self.threads <= MAX_THREADS:
             raise UsageError(f"{self.threads} threads per device asked for; 1 to {MAX_THREADS} are possible")
         if not 0 <= self.offload_batch < 1 << 31:
-            raise UsageError(f"an offload batch of {self.offload_batch} is asked for; 0 or more is possible")
+            raise UsageError(f"an offload batch of {self.offload_batch} is impossible; it must be 0 or more")
         for fault in self.faults:
             if ";" in fault or fault.partition(":")[0] not in FAULT_KINDS:
                 raise UsageError(

@@ -71,8 +71,8 @@ def run_node(node: str, env: Mapping[str, str], root: Path, limit: float = TIME_
         return NodeResult(node, CRASHED, f"{output}\nthe process ended with status {status}")
     for outcome in (FAILED, ERROR, PASSED, SKIPPED):
         if counts.get(outcome):
-            told = {PASSED: "", SKIPPED: text}.get(outcome, f"{text}\n{output}")
-            return NodeResult(node, outcome, told)
+            said = {PASSED: "", SKIPPED: text}.get(outcome, f"{text}\n{output}")
+            return NodeResult(node, outcome, said)
     return NodeResult(node, ERROR, output)
 
 
@@ -85,12 +85,12 @@ def _read(report: Path) -> tuple[dict[str, int], str]:
     except (OSError, ElementTree.ParseError):
         return {}, ""
     counts: dict[str, int] = {}
-    told: list[str] = []
+    messages: list[str] = []
     for case in root.iter("testcase"):
         problem = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
         tag = "" if problem is None else problem.tag
         outcome = {"failure": FAILED, "error": ERROR, "skipped": SKIPPED}.get(tag, PASSED)
         counts[outcome] = counts.get(outcome, 0) + 1
         if problem is not None:
-            told.append(f"{problem.get('message', '')}\n{problem.text or ''}")
-    return counts, "\n".join(told)
+            messages.append(f"{problem.get('message', '')}\n{problem.text or ''}")
+    return counts, "\n".join(messages)

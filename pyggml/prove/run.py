@@ -108,13 +108,13 @@ def _verdict(
 ) -> Verdict:
     if not patch.proof:
         return Verdict(UNPROVEN, "no proof is named in series.toml")
-    for place, told in (
+    for place, problem in (
         (number, "it does not build"),
         (number - 1, "the patches before it do not build"),
         (top, "the whole series does not build"),
     ):
         if place in broken:
-            return Verdict(BROKEN, f"{told}: {broken[place]}")
+            return Verdict(BROKEN, f"{problem}: {broken[place]}")
     return judge_proof(
         results[number, number - 1], results[number, number], results[number, top], patch.fails_with
     )

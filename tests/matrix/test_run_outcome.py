@@ -17,7 +17,7 @@ ASSERTION = "GGML_ASSERT(i_start == cgraph->n_nodes) failed"
 
 
 def outcome(status: int, *told: dict[str, Any], said: str = "", hung: bool = False) -> RunOutcome:
-    answer = {"status": status, "hung": hung, "seconds": 0.5, "told": list(told)}
+    answer = {"status": status, "hung": hung, "seconds": 0.5, "messages": list(told)}
     return outcome_of(CPU, answer, said, Path("logits.npy"), 3.0)
 
 
