@@ -12,7 +12,7 @@ from pyggml.ggml.library import load
 
 from .conftest import MakeDevices
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.patch("name-truncation")]
 
 LABELS = [*range(1, 121)]
 LAYERS = [1, 12, 123]

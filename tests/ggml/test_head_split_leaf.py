@@ -88,6 +88,7 @@ def cases(kind: str, devices: MakeDevices, rng: Any, **settings: Any) -> Iterato
             lib.ggml_backend_buffer_free(buffer)
 
 
+@pytest.mark.patch("name-truncation", "head-split-leaves", "strided-readback")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_device_gets_its_heads_and_nothing_else(kind: str, devices: MakeDevices, rng: Any) -> None:
     for case in cases(kind, devices, rng):
@@ -123,6 +124,7 @@ def check_read_back(case: Case, leaf: Leaf, raw: Any, window: Array, backend: An
     assert case.sent() == case.owed(leaf, leaf.streams * leaf.used)
 
 
+@pytest.mark.patch("name-truncation", "head-split-leaves", "strided-readback")
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_a_window_land_where_they_belong(kind: str, devices: MakeDevices, rng: Any) -> None:
     for case in cases(kind, devices, rng):

@@ -106,6 +106,7 @@ def test_attention_of_split_queries_over_several_mirrored_heads_is_refused(
         scheduler.allocate(context.graph(out))
 
 
+@pytest.mark.patch("strided-readback")
 def test_a_whole_row_on_one_device_keeps_its_place_in_a_reshape(devices: MakeDevices, rng: Any) -> None:
     """Newer trees move such a split to the axis of length 1 beside it; the result is the same."""
     meta, weights, context = by_name(devices(2), w=along(1, [0, 8])), Context("weights"), Context("graph")

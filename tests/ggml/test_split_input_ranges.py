@@ -25,7 +25,11 @@ from .leaves import (
     split_by_heads,
 )
 
-pytestmark = [pytest.mark.native, pytest.mark.isolated]
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.isolated,
+    pytest.mark.patch("name-truncation", "split-input-ranges"),
+]
 
 KINDS = ["f16", "q8_0"]
 ROWS = {

@@ -92,6 +92,7 @@ def test_a_batch_of_one_session_on_another_stream_than_the_first(
         assert_identical(actual, expected, label=f"sequence {seq}")
 
 
+@pytest.mark.patch("per-stream-tensors")
 @pytest.mark.parametrize("streams", range(2, 9))
 def test_a_ubatch_of_any_number_of_streams(
     tiny: Callable[[str], Path], open_context: Open, virtual_devices: MakeDevices, streams: int

@@ -53,11 +53,13 @@ def test_split_by_tensor_is_within_the_bound(lively: Lively, matrix: Matrix, arc
         assert record.sensitivity is not None and record.sensitivity > 1e-3
 
 
+@pytest.mark.patch("name-truncation", "head-split-leaves")
 def test_host_resident_cache_is_identical(lively: Lively, matrix: Matrix) -> None:
     found = rows(matrix(lively("llama")))
     assert found["tensor 2 host f16"].verdict == "identical"
 
 
+@pytest.mark.patch("nan-without-work")
 def test_poisoned_memory_of_a_device_without_heads_is_not_read(lively: Lively, matrix: Matrix) -> None:
     record = rows(matrix(lively("llama"), devices=(3,), kv=("device",)))["tensor 3 device f16"]
     assert record.verdict == "within"
@@ -94,6 +96,7 @@ def test_a_cache_per_stream_has_the_bits_of_the_one_tensor(lively: Lively, matri
     assert own[0].sensitivity is not None and own[0].sensitivity > 1e-3
 
 
+@pytest.mark.patch("per-stream-tensors")
 def test_a_model_that_reserves_for_one_sequence_has_a_cache_per_stream(
     lively: Lively, matrix: Matrix
 ) -> None:

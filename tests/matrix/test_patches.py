@@ -25,6 +25,7 @@ def rows(result: MatrixResult) -> dict[str, MatrixRow]:
     return {record.case.run.configuration(): record for record in result.records}
 
 
+@pytest.mark.patch("name-truncation", "head-split-leaves", "strided-readback")
 @pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
 @pytest.mark.parametrize("splits", [(), ((55.0, 45.0),)], ids=["even", "uneven"])
 def test_k_and_v_heads_of_different_widths(

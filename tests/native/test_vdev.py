@@ -356,6 +356,7 @@ def test_both_ways_of_loading_register_once(build: Build) -> None:
     assert {one.type for one in found if one.backend == "VDEV"} == {"GPU"}
 
 
+@pytest.mark.patch("log-at-exit")
 def test_a_program_that_never_loads_backends_has_the_devices(build: Build) -> None:
     done = run(build, "test-llama-archs", "-s", "1", "-a", "llama", devices=VirtualDeviceConfig(count=2))
     rows = [line for line in done.stdout.splitlines() if re.search(r"\bMeta\|", line)]
