@@ -103,8 +103,12 @@ class _Run:
         directory = self.plan.directory
         before = read_record(directory)
         fingerprint = self.plan.fingerprint(self.tools)
+        # Another version of pyggml may have another hook.
         stale = (
-            before is None or before.fingerprint != fingerprint or not (directory / "build.ninja").is_file()
+            before is None
+            or before.fingerprint != fingerprint
+            or not (directory / "build.ninja").is_file()
+            or not _is_current(directory / _HOOK)
         )
         self.say_what_changed(before, fingerprint, say)
         write_launcher(directory, self.plan.source, self.tools.launcher)
@@ -171,9 +175,8 @@ class _Run:
         for identified in (directory / "CMakeFiles").glob("[0-9]*"):
             shutil.rmtree(identified, ignore_errors=True)
         hook = directory / _HOOK
-        content = (Path(__file__).parent / "hook.cmake").read_bytes()
-        if not hook.is_file() or hook.read_bytes() != content:
-            write_atomic(hook, content)
+        if not _is_current(hook):
+            write_atomic(hook, _hook_content())
         command = [str(self.tools.cmake), *self.plan.cmake_arguments(hook), *more, "--no-warn-unused-cli"]
         error = NinjaOutput()
         status = self.run(command, error.feed)
@@ -280,6 +283,14 @@ class _Run:
 
     def see_log(self) -> str:
         return f"All of it: {self.plan.directory / 'build.log'}"
+
+
+def _hook_content() -> bytes:
+    return (Path(__file__).parent / "hook.cmake").read_bytes()
+
+
+def _is_current(hook: Path) -> bool:
+    return hook.is_file() and hook.read_bytes() == _hook_content()
 
 
 def _same_source(before: BuildRecord, source: Source) -> bool:

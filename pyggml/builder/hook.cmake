@@ -26,6 +26,8 @@ endif()
 
 # Upstream's program for perplexities computes on its own; nothing else outside of ggml and src does.
 set(PYGGML_OPTIMIZED llama-perplexity-impl)
+# llama-bench takes a build without any optimisation for a debug build, and warns.
+set(PYGGML_SLIGHTLY_OPTIMIZED llama-bench-impl)
 
 # Compile the targets of a directory and of those below it without optimisation: -O0 comes after -O3 and wins.
 # Hidden inline functions keep the loader from taking a slow copy where libllama has an optimised one.
@@ -34,7 +36,11 @@ function(pyggml_unoptimize directory)
     foreach(target IN LISTS targets)
         get_target_property(type ${target} TYPE)
         if(type MATCHES "EXECUTABLE|(STATIC|SHARED|MODULE|OBJECT)_LIBRARY" AND NOT target IN_LIST PYGGML_OPTIMIZED)
-            target_compile_options(${target} PRIVATE -O0 $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
+            set(level -O0)
+            if(target IN_LIST PYGGML_SLIGHTLY_OPTIMIZED)
+                set(level -O1)
+            endif()
+            target_compile_options(${target} PRIVATE ${level} $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
         endif()
     endforeach()
     get_property(below DIRECTORY "${directory}" PROPERTY SUBDIRECTORIES)

@@ -53,6 +53,14 @@ def builder(source: Source, machine: Machine, tools: Toolchain, tmp_path: Path) 
     return Builder(source, machine, tools, tmp_path)
 
 
+def test_a_build_that_another_pyggml_configured_is_configured_again(builder: Builder) -> None:
+    builder.run()
+    hook = builder.plan().directory / "pyggml-hook.cmake"
+    hook.write_bytes(hook.read_bytes() + b"# of an older version\n")
+    assert builder.run().configured
+    assert not builder.run().configured
+
+
 def test_first_build_compiles_everything_and_the_second_nothing(builder: Builder) -> None:
     first = builder.run()
     assert (first.steps, first.configured) == (ALL_STEPS, True)
