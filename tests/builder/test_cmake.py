@@ -254,12 +254,30 @@ def test_what_does_not_compute_is_not_optimised(builder: Builder) -> None:
     assert {Path(one).name for one in objects} == {"program.dir", "ggml.dir", "test-alloc.dir"}
 
 
+def test_what_reads_text_and_models_is_optimised_a_little(builder: Builder) -> None:
+    for name in ("unicode", "llama-graph"):
+        (builder.source.path / f"{name}.cpp").write_text(f"int {name[:5]}() {{ return 1; }}\n", "utf-8")
+    lists = builder.source.path / "CMakeLists.txt"
+    added = "add_library(llama STATIC unicode.cpp llama-graph.cpp)\n"
+    lists.write_text(lists.read_text("utf-8") + added, "utf-8")
+    directory = builder.run(targets=("llama",)).build.directory
+    told = (directory / "build.ninja").read_text("utf-8")
+    levels = {
+        name: re.search(rf"{name}\.cpp\.o: CXX_.*?\n  FLAGS = ([^\n]*)\n", told, re.DOTALL)[1].split()  # type: ignore[index]
+        for name in ("unicode", "llama-graph")
+    }
+    assert [flag for flag in levels["unicode"] if flag.startswith("-O")][-1] == "-O1"
+    assert "-O1" not in levels["llama-graph"]
+
+
 def write_parsers(source: Path, *texts: str) -> None:
     (source / "common" / "parsers").mkdir(parents=True)
     names = [f"parsers/p{number}.cpp" for number in range(len(texts))]
     for name, text in zip(names, texts, strict=True):
         (source / "common" / name).write_text(text, "utf-8")
     lists = source / "common" / "CMakeLists.txt"
+    # Upstream gives whole paths; relative ones are as good.
+    names[0] = "${CMAKE_CURRENT_LIST_DIR}/" + names[0]
     added = f"add_library(llama-common STATIC {' '.join(names)})\n"
     lists.write_text(lists.read_text("utf-8") + added, "utf-8")
 
