@@ -322,3 +322,29 @@ def test_attention_with_a_cache_on_the_host_is_split_by_heads(devices: MakeDevic
     bindings, read = load(), np.empty(out.shape, np.float32)
     bindings.lib.ggml_backend_tensor_get(out.raw, bindings.ffi.from_buffer(read), 0, read.nbytes)
     np.testing.assert_allclose(read, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_view_that_another_backend_reads_is_split_like_its_source(
+    tokens: int, devices: MakeDevices, rng: Any
+) -> None:
+    # What llama.cpp does with K and a cache on the host: heads of the devices, read as rows by the CPU.
+    up, x = whole_numbers(rng, 8, 12), whole_numbers(rng, tokens, 12)
+    meta = by_name(devices(2), trust=True, up=along(1, [4, 4]))
+    weights, cached, context = Context("weights"), Context("cache"), Context("graph")
+    t_up, cache = weights.tensor("f32", up.shape, "up"), cached.tensor("f32", (6, 8), "cache")
+    weights.allocate(meta).usage = "weights"
+    cached.allocate(cpu())
+    t_up.set(up)
+    cache.set(np.zeros((6, 8), np.float32))
+    t_x = context.tensor("f32", x.shape, "x").mark_input()
+    rows = context.tensor("i64", (tokens,), "rows").mark_input()
+    ops = context.ops
+    heads = ops.scale(ops.reshape_3d(ops.mul_mat(t_up, t_x), 4, 2, tokens), 1.0)
+    written = ops.set_rows(cache, ops.view_2d(heads, 8, tokens, heads.nb[2], 0), rows)
+    scheduler, graph = Scheduler([meta.backend(), cpu().backend()]), context.graph(written.mark_output())
+    scheduler.allocate(graph)
+    t_x.set(x)
+    rows.set(np.arange(tokens) + 2)
+    scheduler.compute(graph)
+    assert (cache.numpy()[2 : 2 + tokens] == x @ up.T).all()
