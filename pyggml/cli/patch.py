@@ -324,14 +324,28 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 
 @patch.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "-p",
+    "strip",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Drop N leading components of every path; by default this is found out.",
+)
+@click.option("--scissors", is_flag=True, help="Leave out what stands above a line `-- >8 --` in a message.")
+@click.option("--mboxrd", is_flag=True, help="In mailboxes, take one `>` off lines that begin with `>From `.")
 @pin_option
 @json_option
-def import_(files: tuple[Path, ...], pin: str | None, as_json: bool) -> None:
+def import_(
+    files: tuple[Path, ...], strip: int | None, scissors: bool, mboxrd: bool, pin: str | None, as_json: bool
+) -> None:
     """Import patches, in order, on top of the series.
 
-    FILES are patch files, mailboxes of `git format-patch --stdout`, a quilt `series` file, or directories
-    that hold a `series` file or numbered patches. A hunk that fits in several places is refused.
+    FILES are patch files, mails, mailboxes, a quilt `series` file, or directories that hold a `series` file or
+    numbered patches. Nothing is guessed: a hunk that fits in several places is refused, and so are paths that
+    can be read with a prefix and without one, and a mail with text between its diffs.
     """
     from pyggml.series.exchange.import_patches import import_patches
+    from pyggml.series.patchfile.foreign import Reading
 
-    _changed(as_json, import_patches, current_project(), files, pin)
+    reading = Reading(strip, scissors, mboxrd)
+    _changed(as_json, import_patches, current_project(), files, pin, reading)

@@ -7,23 +7,28 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.editing.publish import SeriesChange, publish_series, top
-from pyggml.series.patchfile.foreign import read_foreign
+from pyggml.series.patchfile.foreign import Reading, read_foreign
 from pyggml.series.stack.commits import apply_patches
 from pyggml.series.stack.series_file import Patch, slug
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.session import Needs, changing
 
 
-def import_patches(project: Project, paths: tuple[Path, ...], pin_name: str | None = None) -> SeriesChange:
+def import_patches(
+    project: Project, paths: tuple[Path, ...], pin_name: str | None = None, reading: Reading | None = None
+) -> SeriesChange:
     """Put patches on top of the series, in order, all of them or none.
 
     Every hunk must apply at its stated line or fit in exactly one place; there is no fuzz.
+
+    Args:
+        reading: what the user says about the files; by default all of it is found out, or refused.
 
     Raises:
         PyggmlError: not all of the series is applied, or a patch does not apply, is ambiguous, changes
             nothing, or reaches outside the tree; the message names the file and the hunk.
     """
-    foreign = read_foreign(paths)
+    foreign = read_foreign(paths, reading)
     with changing(project, "patch import", pin_name, Needs.SETTLED | Needs.OWN_PIN) as session:
         work = session.work
         if session.applied != len(work.series.patches):

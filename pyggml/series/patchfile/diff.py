@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
+from pyggml.upstream.fast_import import quoted
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)", re.DOTALL)
 _ESCAPES = {b"a": 7, b"b": 8, b"t": 9, b"n": 10, b"v": 11, b"f": 12, b"r": 13, b'"': 34, b"\\": 92}
 _MODE_LINE = re.compile(rb"(?:old mode|new mode|deleted file mode|new file mode) (\d{6})")
+_GIT_HEADER = re.compile(
+    rb"(?:old mode|new mode|deleted file mode|new file mode|copy from|copy to|rename from|rename to|"
+    rb"similarity index|dissimilarity index|index) "
+)
+_CLOCK = rb"\d\d?:\d\d(?::\d\d)?"
+_STAMP = re.compile(rb"[ \t]+(?:\d{4}-\d\d-\d\d|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]?\d) " + _CLOCK + rb".*")
+# The epoch in any time zone: the last hours of 1969 or the first of 1970.
+_NO_FILE = re.compile(
+    rb".*[ \t](?:(?:1970-01-01|1969-12-31) .*|[A-Z][a-z][a-z] Jan  ?1 .*\b1970|[A-Z][a-z][a-z] Dec 31 .*\b1969|"
+    rb"\((?:nonexistent|revision 0|\.\.\./.*\(nonexistent\))\))\s*"
+)
+# What other tools write between the files of a diff.
+_FURNITURE = re.compile(
+    rb"\s*$|Index: |={4,}\s*$|diff -|[Oo]nly in |Binary files |Files .* differ|Common subdirectories: |RCS file: |"
+    rb"retrieving revision |Property changes on: |_{20,}\s*$|(?:Added|Modified|Deleted): svn|\\ No newline|# ?|"
+    rb"File .* is a "
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +89,8 @@ class FileDiff:
         old: the old path without prefix; None for a file that is created.
         new: the new path; None for a file that is removed.
         modes: every file mode named in the header, e.g. `b"120000"`.
-        tail: what follows the hunks (the body of a binary patch).
+        tail: what follows the hunks (the body of a binary patch, or text).
+        git: the header begins with `diff --git`.
     """
 
     header: tuple[bytes, ...]
@@ -80,6 +99,7 @@ class FileDiff:
     hunks: tuple[Hunk, ...]
     modes: tuple[bytes, ...] = ()
     tail: tuple[bytes, ...] = ()
+    git: bool = True
 
     @property
     def path(self) -> bytes:
@@ -94,6 +114,50 @@ class FileDiff:
         """The diff of this file, line by line."""
         hunks = [line for hunk in self.hunks for line in (hunk.header(), *hunk.lines)]
         return [*self.header, *hunks, *self.tail]
+
+    def exact_lines(self) -> list[bytes]:
+        """The diff of this file in git's own form, with the prefixes `a/` and `b/` and nothing between.
+
+        What git applies is then what was checked here, whatever else the header says.
+        """
+        old, new = (self.new if self.old is None else self.old), (self.old if self.new is None else self.new)
+        left, right = quoted(b"a/" + (old or b"")), quoted(b"b/" + (new or b""))
+        out: list[bytes] = []
+        if self.git:
+            out.append(b"diff --git %b %b\n" % (left, right))
+            for line in self.header:
+                if match := re.match(rb"(rename|copy) (from|to) ", line):
+                    name = quoted((old if match[2] == b"from" else new) or b"")
+                    out.append(match[0] + name + b"\n")
+                elif _GIT_HEADER.match(line):
+                    out.append(line)
+        if self.hunks:
+            out.append(b"--- " + (b"/dev/null" if self.old is None else left) + b"\n")
+            out.append(b"+++ " + (b"/dev/null" if self.new is None else right) + b"\n")
+        hunks = [line for hunk in self.hunks for line in (hunk.header(), *hunk.lines)]
+        body = (
+            self.tail if self.tail[:1] and self.tail[0].startswith((b"GIT binary", b"Binary files")) else ()
+        )
+        return [*out, *hunks, *body]
+
+
+@dataclass(frozen=True)
+class HeaderNames:
+    """The names in the header of one file, with whatever prefix they have.
+
+    Attributes:
+        old, new: of the lines `---` and `+++`; None for /dev/null, and for both where these lines are missing.
+        both: the two names of the line `diff --git`; None for a plain diff. For a line that can be read in
+            several ways, the first one.
+        moved: the names of `rename` or `copy` lines, which never have a prefix.
+        creates: a file that was not there before is made.
+    """
+
+    old: bytes | None
+    new: bytes | None
+    both: tuple[bytes, bytes] | None
+    moved: tuple[bytes, bytes] | None
+    creates: bool
 
 
 def path_text(path: bytes | None) -> str:
@@ -118,13 +182,44 @@ def parse_diff(data: bytes, strip: int = 1) -> tuple[FileDiff, ...]:
             the tree.
     """
     lines = split_lines(data)
+    return tuple(_parse_file(lines, start, end, strip) for start, end in _files(lines))
+
+
+def header_names(data: bytes) -> tuple[HeaderNames, ...]:
+    """The names in the header of every file of a diff.
+
+    Raises:
+        PyggmlError: as `parse_diff`.
+    """
+    lines = split_lines(data)
+    return tuple(_header_names(lines[start:end]) for start, end in _files(lines))
+
+
+def text_between(data: bytes) -> tuple[bytes, ...]:
+    """The lines between the diffs of two files that are no part of a diff, without those that diff tools write.
+
+    Raises:
+        PyggmlError: as `parse_diff`.
+    """
+    lines = split_lines(data)
+    text: list[bytes] = []
+    for start, end in _files(lines)[:-1]:
+        index, git = start, lines[start].startswith(b"diff --git ")
+        while index < end and not lines[index].startswith(b"GIT binary patch"):
+            if match := _HUNK.fullmatch(lines[index]):
+                index = _hunk_end(lines, index, match)
+                continue
+            if not (index == start or (git and _GIT_HEADER.match(lines[index]))):
+                text.append(lines[index])
+            index += 1
+    return tuple(
+        line for line in text if not re.match(rb"(---|\+\+\+) \S", line) and not _FURNITURE.match(line)
+    )
+
+
+def _files(lines: list[bytes]) -> list[tuple[int, int]]:
     starts = _file_starts(lines)
-    if not starts:
-        return ()
-    files = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        files.append(_parse_file(lines, start, end, strip))
-    return tuple(files)
+    return list(zip(starts, [*starts[1:], len(lines)], strict=False))
 
 
 def _file_starts(lines: list[bytes]) -> list[int]:
@@ -198,40 +293,15 @@ def _hunk_end(lines: list[bytes], index: int, match: re.Match[bytes]) -> int:
 
 def _parse_file(lines: list[bytes], start: int, end: int, strip: int) -> FileDiff:
     index = start
-    header: list[bytes] = []
-    hunks: list[Hunk] = []
-    modes: list[bytes] = []
-    old: bytes | None = None
-    new: bytes | None = None
-    named = False
-    git = lines[start].startswith(b"diff --git ")
-    created = removed = False
     while index < end and not _HUNK.fullmatch(lines[index]):
-        line = lines[index]
-        if line.startswith((b"GIT binary patch", b"Binary files ")):
+        if lines[index].startswith((b"GIT binary patch", b"Binary files ")):
             break
-        header.append(line)
-        if line.startswith((b"diff --git ", b"--- ", b"+++ ")) and line.endswith(b"\r\n"):
-            raise PyggmlError(
-                "the diff's own lines end in CRLF: the file was converted",
-                "Restore it from git with core.autocrlf=false, or convert it back with dos2unix.",
-            )
-        if line.startswith(b"--- "):
-            old, named = _side_path(line[4:], strip), True
-        elif line.startswith(b"+++ "):
-            new = _side_path(line[4:], strip)
-        elif git and (match := _MODE_LINE.match(line)):
-            modes.append(match[1])
-            created |= line.startswith(b"new file")
-            removed |= line.startswith(b"deleted file")
-        elif git and line.startswith((b"rename from ", b"copy from ")):
-            old, named = _unquote(line.split(b" from ", 1)[1].rstrip(b"\n")), True
-        elif git and line.startswith((b"rename to ", b"copy to ")):
-            new = _unquote(line.split(b" to ", 1)[1].rstrip(b"\n"))
         index += 1
-    if git and not named:
-        both = _git_header_path(lines[start], strip)
-        old, new = (None if created else both), (None if removed else both)
+    header = lines[start:index]
+    names = _header_names(header)
+    git = names.both is not None
+    modes = [match[1] for line in header if git and (match := _MODE_LINE.match(line))]
+    hunks: list[Hunk] = []
     while index < end and (match := _HUNK.fullmatch(lines[index])):
         stop = _hunk_end(lines, index, match)
         hunks.append(
@@ -245,21 +315,93 @@ def _parse_file(lines: list[bytes], start: int, end: int, strip: int) -> FileDif
             )
         )
         index = stop
+    old, new = _git_paths(names, header, strip) if git else _plain_paths(names, header, hunks, strip)
     for path in (old, new):
         if path is not None:
             check_path(path)
     _check_modes(modes, hunks, new)
-    return FileDiff(tuple(header), old, new, tuple(hunks), tuple(modes), tuple(lines[index:end]))
+    return FileDiff(tuple(header), old, new, tuple(hunks), tuple(modes), tuple(lines[index:end]), git)
 
 
-def _side_path(text: bytes, strip: int) -> bytes | None:
+def _git_paths(names: HeaderNames, header: list[bytes], strip: int) -> tuple[bytes | None, bytes | None]:
+    assert names.both is not None  # noqa: S101
+    if names.moved is not None:
+        # git apply drops one component fewer from these names: they have no prefix.
+        old, new = (_strip(name, max(strip - 1, 0)) for name in names.moved)
+        return old, new
+    if names.old is None and names.new is None:
+        left, right = (_strip(name, strip) for name in names.both)
+        if left != right:
+            raise PyggmlError(
+                f"cannot read the paths of {_printable(header[0])}", "Export the patch again with git."
+            )
+        names = replace(names, old=left, new=left)
+    else:
+        old_name, new_name = (
+            (None if name is None else _strip(name, strip)) for name in (names.old, names.new)
+        )
+        names = replace(names, old=old_name, new=new_name)
+    created = any(line.startswith(b"new file mode") for line in header)
+    removed = any(line.startswith(b"deleted file mode") for line in header)
+    return None if created else names.old, None if removed else names.new
+
+
+def _plain_paths(
+    names: HeaderNames, header: list[bytes], hunks: list[Hunk], strip: int
+) -> tuple[bytes | None, bytes | None]:
+    """The paths of a diff without `diff --git`.
+
+    It never moves a file: of two names the shorter one counts, since the other may be `file.orig`. A side whose
+    date is the epoch is a file that is not there. Source: git's apply.c, `parse_traditional_patch`.
+    """
+    old, new = ((None if name is None else _strip(name, strip)) for name in (names.old, names.new))
+    if old is None or new is None:
+        return old, new
+    path = old if len(old) < len(new) else new
+    if _NO_FILE.fullmatch(header[0]) and all(hunk.old_count == 0 for hunk in hunks):
+        return None, path
+    if _NO_FILE.fullmatch(header[1]) and all(hunk.new_count == 0 for hunk in hunks):
+        return path, None
+    return path, path
+
+
+def _header_names(lines: list[bytes]) -> HeaderNames:
+    """The names in the lines of one file, which may go on behind its header."""
+    git = lines[0].startswith(b"diff --git ")
+    sides: dict[bytes, bytes | None] = {}
+    moved: dict[bytes, bytes] = {}
+    creates = False
+    for line in lines:
+        if match := _HUNK.fullmatch(line):
+            creates |= not git and match[1] == match[2] == b"0"
+            break
+        if line.startswith((b"GIT binary patch", b"Binary files ")):
+            break
+        if line.startswith((b"diff --git ", b"--- ", b"+++ ")) and line.endswith(b"\r\n"):
+            raise PyggmlError(
+                "the diff's own lines end in CRLF: the file was converted",
+                "Restore it from git with core.autocrlf=false, or convert it back with dos2unix.",
+            )
+        if line.startswith((b"--- ", b"+++ ")):
+            sides.setdefault(line[:3], _side_name(line[4:], git))
+        elif git and (match := re.match(rb"(?:rename|copy) (from|to) (.*)", line)):
+            moved[match[1]] = _unquote(match[2])
+        creates |= line.startswith(b"new file mode ")
+    old, new = sides.get(b"---"), sides.get(b"+++")
+    creates |= b"---" in sides and (old is None or (not git and bool(_NO_FILE.fullmatch(lines[0]))))
+    pair = (moved[b"from"], moved[b"to"]) if len(moved) == 2 else None
+    both = _git_names(lines[0], pair) if git else None
+    return HeaderNames(old, new, both, pair, creates)
+
+
+def _side_name(text: bytes, git: bool) -> bytes | None:
     text = text.rstrip(b"\n")
-    path = _unquote(text) if text.startswith(b'"') else text
-    if path == text and b"\t" in text:
-        path = text.split(b"\t", 1)[0].rstrip(b" ")
-    if path == b"/dev/null":
-        return None
-    return _strip(path, strip)
+    name = _unquote(text) if text.startswith(b'"') else text
+    if name == text and b"\t" in text:
+        name = text.split(b"\t", 1)[0].rstrip(b" ")
+    if name == text and not git:
+        name = _STAMP.sub(b"", text)
+    return None if name == b"/dev/null" else name
 
 
 def _strip(path: bytes, strip: int) -> bytes:
@@ -272,16 +414,26 @@ def _strip(path: bytes, strip: int) -> bytes:
     return parts[strip]
 
 
-def _git_header_path(line: bytes, strip: int) -> bytes:
-    """The path of a `diff --git a/X b/X` line: both names are the same if no other line of the header names them."""
+def _git_names(line: bytes, moved: tuple[bytes, bytes] | None) -> tuple[bytes, bytes]:
+    """The two names of a `diff --git` line.
+
+    They may contain blanks. Which blank is the one between them is known from the names in the `rename` lines, or
+    from the two names being the same but for their prefix.
+    """
     rest = line.removeprefix(b"diff --git ").rstrip(b"\n")
-    if rest.startswith(b'"'):
-        return _strip(_unquote(rest[: len(rest) // 2]), strip)
-    half = (len(rest) - 1) // 2
-    left, right = _strip(rest[:half], strip), _strip(rest[half + 1 :], strip)
-    if left != right:
-        raise PyggmlError(f"cannot read the paths of {_printable(line)}", "Export the patch again with git.")
-    return left
+    if quotes := re.fullmatch(rb'("(?:[^"\\]|\\.)*"|[^ ]*) ("(?:[^"\\]|\\.)*"|.*)', rest):
+        first = (_unquote(quotes[1]), _unquote(quotes[2]))
+        if b'"' in (quotes[1][:1], quotes[2][:1]):
+            return first
+    pairs = [(rest[: m.start()], rest[m.end() :]) for m in re.finditer(rb" ", rest)]
+    if moved is not None:
+        both = [pair for pair in pairs if pair[0].endswith(moved[0]) and pair[1].endswith(moved[1])]
+        return both[0] if both else moved
+    for strip in (0, 1):
+        for left, right in pairs:
+            if left.split(b"/", strip)[strip:] == right.split(b"/", strip)[strip:] != []:
+                return left, right
+    return pairs[0] if pairs else (rest, rest)
 
 
 def _unquote(text: bytes) -> bytes:

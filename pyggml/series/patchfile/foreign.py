@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
+from pyggml.series.patchfile.diff import text_between
 from pyggml.series.patchfile.mail import (
     UNKNOWN_AUTHOR,
     UNKNOWN_DATE,
@@ -13,45 +15,68 @@ from pyggml.series.patchfile.mail import (
     NamedPatch,
     PatchMail,
     clean_message,
+    has_crlf_headers,
     raw_date,
-    read_patch,
-    refuse_crlf,
+    read_mail,
     split_mailbox,
 )
 
 _DIFF_START = re.compile(rb"^(diff --git |diff -|Index: |--- [^\n]*\n\+\+\+ |\*\*\* )", re.MULTILINE)
 _FIELD = re.compile(r"([A-Za-z][A-Za-z-]*):[ \t]?(.*)")
 _ADDRESS = re.compile(r"\s*\"?([^<\"]*?)\"?\s*<([^>]+)>")
+_MAIL_HEADER = re.compile(
+    rb"(?:From|Subject|Date|Message-ID|To|Cc|Received|Return-Path|Delivered-To|MIME-Version|Content-Type|X-[\w-]+|"
+    rb"Content-Transfer-Encoding|Reply-To|Sender|List-Id|DKIM-Signature|ARC-Seal):",
+    re.IGNORECASE,
+)
+_ENVELOPE = re.compile(r"From .*\d.\d\d:\d\d\s*(\d{2,9})[^:]*", re.DOTALL)
+_COVER = re.compile(rb"^Subject:[^\n]*\[[^\]\n]*\b0+/\d+[^\]\n]*\]", re.MULTILINE | re.IGNORECASE)
 
 
-def read_foreign(paths: tuple[Path, ...]) -> list[NamedPatch]:
+@dataclass(frozen=True)
+class Reading:
+    """How patches of other tools are to be read, as far as the user says so; the names are those of `git am`.
+
+    Attributes:
+        strip: leading path components to drop (`-p`); None to find out.
+        scissors: leave out what stands above a scissors line in a message.
+        mboxrd: take one `>` off the lines of a mailbox that begin with `>From `.
+    """
+
+    strip: int | None = None
+    scissors: bool = False
+    mboxrd: bool = False
+
+
+def read_foreign(paths: tuple[Path, ...], reading: Reading | None = None) -> list[NamedPatch]:
     """Every patch in `paths`, in the order of application.
 
     Raises:
         PyggmlError: a directory without patches, a patch that a series file names but that is missing or
-            outside its directory, or a file that is no patch.
+            outside its directory, a file that is no patch, or a mail of which it is not certain what is its
+            message and what is its diff.
     """
-    return [patch for path in paths for patch in _read_path(path)]
+    return [patch for path in paths for patch in _read_path(path, reading or Reading())]
 
 
-def _read_path(path: Path) -> list[NamedPatch]:
+def _read_path(path: Path, reading: Reading) -> list[NamedPatch]:
     listing = path / "series" if path.is_dir() else path
     if listing.name == "series" and listing.is_file():
-        return _read_quilt(listing)
-    return _read_directory(path) if path.is_dir() else _read_file(path)
+        return _read_quilt(listing, reading)
+    return _read_directory(path, reading) if path.is_dir() else _read_file(path, reading)
 
 
-def _read_directory(directory: Path) -> list[NamedPatch]:
+def _read_directory(directory: Path, reading: Reading) -> list[NamedPatch]:
     names = sorted(p for p in directory.iterdir() if p.suffix in (".patch", ".diff") and p.is_file())
     names = [p for p in names if not re.match(r"0+-cover-letter", p.name)]
     if not names:
         raise PyggmlError(
             f"{directory}: no patches and no `series` file in it", "Name the patch files themselves."
         )
-    return [patch for path in names for patch in _read_file(path)]
+    return [patch for path in names for patch in _read_file(path, reading)]
 
 
-def _read_quilt(listing: Path) -> list[NamedPatch]:
+def _read_quilt(listing: Path, reading: Reading) -> list[NamedPatch]:
     """quilt's series file: one name per line, optional `-pN`, comments from `#` (quilt(1), "series")."""
     patches: list[NamedPatch] = []
     root = listing.parent.resolve()
@@ -59,7 +84,7 @@ def _read_quilt(listing: Path) -> list[NamedPatch]:
         words = re.sub(r"(^|\s)#.*", "", line).split()
         if not words:
             continue
-        strip = 1
+        strip = reading.strip
         for option in words[1:]:
             match = re.fullmatch(r"-p(\d+|ab)", option)
             if not match:
@@ -77,33 +102,85 @@ def _read_quilt(listing: Path) -> list[NamedPatch]:
             raise PyggmlError(
                 f"{listing}: {words[0]} is listed but missing", "Restore it, or remove its line."
             )
-        patches += _read_file(path, strip)
+        patches += _read_file(path, replace(reading, strip=strip), quilt=True)
     if not patches:
         raise PyggmlError(f"{listing}: no patches are listed", "Name the patch files themselves.")
     return patches
 
 
-def _read_file(path: Path, strip: int = 1) -> list[NamedPatch]:
+def _read_file(path: Path, reading: Reading, *, quilt: bool = False) -> list[NamedPatch]:
     try:
-        data = path.read_bytes()
+        data = path.read_bytes().removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
     except OSError as error:
         raise PyggmlError(f"{path}: cannot be read: {error.strerror}") from error
     if not data.strip():
         raise PyggmlError(f"{path}: the patch file is empty", "Leave it out.")
-    mails = split_mailbox(data)
+    if data.split(b"\n", 1)[0].endswith(b"\r") or has_crlf_headers(data):
+        # The whole file was converted; `git am` takes these line ends off, too.
+        data = data.replace(b"\r\n", b"\n")
+    is_box = data.startswith(b"From ")
+    mails = split_mailbox(data, str(path), mboxrd=reading.mboxrd) if is_box else [data]
     patches = []
-    for mail in mails:
-        read = _read_one(mail, path)
+    for number, mail in enumerate(mails, 1):
+        label = str(path) if len(mails) == 1 else f"{path}, mail {number}"
+        is_mail = len(mails) > 1 or _is_mail(mail)
+        read = _read_mail(mail, label, reading) if is_mail else _read_dep3(mail, path)
+        if not read.diff.strip():
+            if len(mails) > 1 and _COVER.search(mail.split(b"\n\n", 1)[0]):
+                continue
+            raise PyggmlError(
+                f"{label}: there is no diff in it ({read.subject})",
+                "It is not a patch, or it is truncated: leave it out.",
+            )
+        _refuse_quoted_diff(read, label, strict=is_mail and not quilt)
         title = path.name if len(mails) == 1 else read.subject
-        patches.append(NamedPatch(str(path), read, title, strip))
+        patches.append(NamedPatch(label, read, title, reading.strip, 1 if quilt else None))
     return patches
 
 
-def _read_one(data: bytes, path: Path) -> PatchMail:
-    if re.match(rb"From [0-9a-f]{40} |From:|Subject:", data) and re.search(rb"^Subject:", data, re.MULTILINE):
-        mail = read_patch(data, str(path))
-        return PatchMail(mail.author, _protected(mail.message), mail.diff)
-    return _read_dep3(data, path)
+def _is_mail(data: bytes) -> bool:
+    """Whether a file is a mail: headers of mail, among them the subject. DEP-3 has some of them, too."""
+    first = data.split(b"\n", 1)[0]
+    head = data.split(b"\n\n", 1)[0]
+    starts = re.match(rb"From ", first) or _MAIL_HEADER.match(first)
+    if re.match(rb"From [0-9a-f]{40} |From:|Subject:", data):
+        return re.search(rb"^Subject:", data, re.MULTILINE) is not None
+    return bool(starts and re.search(rb"^Subject:", head, re.MULTILINE | re.IGNORECASE))
+
+
+def _read_mail(data: bytes, label: str, reading: Reading) -> PatchMail:
+    mail = read_mail(data, label, scissors=reading.scissors)
+    # git's marks of scissors (mailinfo.c, `is_scissors_line`); only with one of them there is a second reading.
+    if not reading.scissors and re.search(r">8|8<|>%|%<", mail.message):
+        cut = read_mail(data, label, scissors=True)
+        if cut != mail:
+            raise PyggmlError(
+                f"{label}: its message has a scissors line, such as `-- >8 --`",
+                "To leave out what stands above it, import with --scissors; to keep all, take that line out.",
+            )
+    return PatchMail(mail.author, _protected(mail.message), mail.diff)
+
+
+def _refuse_quoted_diff(mail: PatchMail, label: str, *, strict: bool) -> None:
+    """Refuse a diff that stands in the words about the change: `git am` and `patch` apply it like the rest.
+
+    A rule `---` ends the message, so a diff before it is in the message.
+
+    Args:
+        strict: refuse any text between diffs, too. Files of quilt have all kinds of it, and there the user's own
+            tool applied every diff.
+    """
+    try:
+        between = text_between(mail.diff)
+    except PyggmlError as error:
+        raise PyggmlError(f"{label}: {error.message}", error.hint) from error
+    rule = any(re.fullmatch(rb"---\s*", line) for line in between)
+    if between and (strict or (rule and not re.match(rb"\s*---\s*\n", mail.diff))):
+        line = between[0].decode("utf-8", "replace").strip()
+        raise PyggmlError(
+            f"{label}: there is text between its diffs ({line[:60]!r}), so one of them may only be quoted",
+            "Indent the quoted diff. If all of them are meant, put each into a file of its own.",
+        )
 
 
 def _read_dep3(data: bytes, path: Path) -> PatchMail:
@@ -111,13 +188,15 @@ def _read_dep3(data: bytes, path: Path) -> PatchMail:
 
     Source: Debian Enhancement Proposal 3, "Patch Tagging Guidelines".
     """
-    refuse_crlf(data, str(path))
     match = _DIFF_START.search(data)
     if not match:
         raise PyggmlError(
             f"{path}: there is no diff in it", "It is not a patch, or it is truncated: leave it out."
         )
     head, diff = data[: match.start()], data[match.start() :]
+    if re.search(rb"^---\s*$", head, re.MULTILINE):
+        # As in a mail, the rule that ends the message stays with the diff.
+        diff = b"---\n" + diff
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError:
@@ -160,12 +239,13 @@ def _midnight(day: str) -> str:
 
 
 def _protected(message: str) -> str:
-    """The message, with every line indented that `git am` would take for the start of the diff.
+    """The message, with every line indented that git would take for the start of the diff or of another mail.
 
-    Source: git's mailinfo.c, `patchbreak`.
+    Source: git's mailinfo.c, `patchbreak`, and mailsplit.c, `is_from_line`.
     """
     lines = message.split("\n")
     for index, line in enumerate(lines):
-        if index and re.match(r"---(\s|$)|diff -|Index: ", line):
+        envelope = _ENVELOPE.fullmatch(line)
+        if index and (re.match(r"---(\s|$)|diff -|Index: ", line) or (envelope and int(envelope[1]) > 90)):
             lines[index] = f" {line}"
     return clean_message("\n".join(lines))

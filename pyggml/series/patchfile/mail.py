@@ -14,6 +14,9 @@ from pyggml.git.runner import run_outside
 
 UNKNOWN_AUTHOR = ("unknown", "unknown@localhost")
 UNKNOWN_DATE = "1577836800 +0000"
+_CRLF_HEADERS = re.compile(
+    rb"^(?:diff --git [^\n]*\r$|--- [^\n]*\r\n\+\+\+ [^\n]*\r\n@@ -[\d,]+ \+[\d,]+ @@[^\n]*\r$)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,21 @@ class NamedPatch:
     Attributes:
         label: for messages, e.g. its path.
         title: what its name in a series is made of.
-        strip: leading path components to drop.
+        strip: leading path components to drop; None to find that out from the patch and the tree.
+        usual_strip: what to take if neither says; None to refuse the patch then.
         tree: the tree that it must give; empty if none is recorded.
     """
 
     label: str
     mail: PatchMail
     title: str = ""
-    strip: int = 1
+    strip: int | None = 1
+    usual_strip: int | None = None
     tree: str = ""
 
 
 def read_patch(data: bytes, name: str) -> PatchMail:
-    """Read a patch file in git format.
+    """Read a patch file of a series.
 
     Args:
         data: the file's content.
@@ -90,44 +95,58 @@ def read_patch(data: bytes, name: str) -> PatchMail:
     if not data.strip():
         raise PyggmlError(f"{name}: the patch file is empty", "Restore it (git checkout -- patches).")
     refuse_crlf(data, name)
+    mail = read_mail(data, name)
+    if not mail.diff.strip():
+        raise PyggmlError(
+            f"{name}: there is no diff in it: the file is truncated or empty",
+            "Restore it (git checkout -- patches).",
+        )
+    return mail
+
+
+def read_mail(data: bytes, name: str, *, scissors: bool = False) -> PatchMail:
+    """Read one mail; its diff may be empty.
+
+    The lines of a diff in base64 or quoted-printable end as the mail standard wants it, in CRLF. If even the diff's
+    own lines do, these line ends are the mail's and not the patch's.
+
+    Args:
+        scissors: leave out what stands above a scissors line (`-- >8 --`), as `git am --scissors`.
+
+    Raises:
+        PyggmlError: git cannot read it, or it has no subject.
+    """
     if not data.startswith(b"From "):
         # mailinfo skips to the first header. Without the envelope line it would take a leading blank line
         # for the end of the headers.
         data = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n" + data
     data = _in_utf8(data)
-    with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
-        try:
-            info = run_outside(
-                "mailinfo",
-                "-b",
-                "--encoding=UTF-8",
-                "--no-scissors",
-                "msg",
-                "diff",
-                stdin=data,
-                cwd=Path(scratch),
-            )
-        except GitError as error:
-            raise PyggmlError(
-                f"{name}: git cannot read it as a patch: {error.message}", error.hint
-            ) from error
-        body = (Path(scratch) / "msg").read_bytes()
-        diff = (Path(scratch) / "diff").read_bytes()
+    cut = "--scissors" if scissors else "--no-scissors"
+    info, body, diff = _mailinfo(data, name, cut)
+    if has_crlf_headers(diff):
+        info, body, diff = _mailinfo(data, name, cut, "--quoted-cr=strip")
     fields = dict(
         line.split(": ", 1) for line in info.decode("utf-8", "replace").splitlines() if ": " in line
     )
-    subject = fields.get("Subject", "")
-    if not diff.strip():
-        raise PyggmlError(
-            f"{name}: there is no diff in it: the file is truncated or empty",
-            "Restore it (git checkout -- patches).",
-        )
-    message = clean_message(subject + "\n\n" + body.decode("utf-8", "replace"))
+    message = clean_message(fields.get("Subject", "") + "\n\n" + body.decode("utf-8", "replace"))
     if not message:
         raise PyggmlError(f"{name}: there is no subject in it", "Add a line `Subject: [PATCH] …`.")
     author = fields.get("Author") or fields.get("Email") or UNKNOWN_AUTHOR[0]
     date = raw_date(fields.get("Date", ""))
     return PatchMail(Identity(author, fields.get("Email") or UNKNOWN_AUTHOR[1], date), message, diff)
+
+
+def _mailinfo(data: bytes, name: str, *options: str) -> tuple[bytes, bytes, bytes]:
+    """What `git mailinfo` prints, the message and the diff."""
+    with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
+        command = ("mailinfo", "-b", "--encoding=UTF-8", *options, "msg", "diff")
+        try:
+            info = run_outside(*command, stdin=data, cwd=Path(scratch))
+        except GitError as error:
+            raise PyggmlError(
+                f"{name}: git cannot read it as a patch: {error.message}", error.hint
+            ) from error
+        return info, (Path(scratch) / "msg").read_bytes(), (Path(scratch) / "diff").read_bytes()
 
 
 def _in_utf8(data: bytes) -> bytes:
@@ -142,11 +161,14 @@ def _in_utf8(data: bytes) -> bytes:
     return data
 
 
+def has_crlf_headers(data: bytes) -> bool:
+    """Whether the lines of the diff itself end in CRLF. In a patch of a file with CRLF only the content's lines do."""
+    return _CRLF_HEADERS.search(data) is not None
+
+
 def refuse_crlf(data: bytes, name: str) -> None:
     """Raise if the file's own lines (not the patched content) end in CRLF."""
-    if re.search(rb"^(diff --git |--- |\+\+\+ |@@ -)[^\n]*\r$", data, re.MULTILINE) and re.search(
-        rb"^(From |From:|Subject:|---|diff --git )[^\n]*\r$", data, re.MULTILINE
-    ):
+    if has_crlf_headers(data):
         raise PyggmlError(
             f"{name}: its lines end in CRLF: the file was converted by an editor or by core.autocrlf",
             "Restore it with `git -c core.autocrlf=false checkout -- patches`, or run dos2unix on it.",
@@ -188,12 +210,24 @@ def mail_date(raw: str) -> str:
     return format_datetime(datetime.fromtimestamp(int(seconds), UTC).astimezone(zone))
 
 
-def split_mailbox(data: bytes) -> list[bytes]:
-    """The messages of a file that may be an mbox of several patches (`git format-patch --stdout`)."""
-    starts = [
-        match.start()
-        for match in re.finditer(rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$", data, re.MULTILINE)
-    ]
-    if len(starts) < 2:
-        return [data]
-    return [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
+def split_mailbox(data: bytes, name: str, *, mboxrd: bool = False) -> list[bytes]:
+    """The mails of a mailbox, as `git mailsplit` finds them; a file that is no mailbox is one mail.
+
+    Args:
+        mboxrd: lines that begin with `>From ` lose one `>`, as with `git am --patch-format=mboxrd`.
+
+    Raises:
+        PyggmlError: git cannot split it.
+    """
+    with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
+        place = Path(scratch)
+        (place / "box").write_bytes(data)
+        (place / "mails").mkdir()
+        quoting = ("--mboxrd",) if mboxrd else ()
+        try:
+            run_outside("mailsplit", "-b", "--keep-cr", "-d8", *quoting, "-omails", "box", cwd=place)
+        except GitError as error:
+            raise PyggmlError(
+                f"{name}: git cannot read it as a mailbox: {error.message}", error.hint
+            ) from error
+        return [path.read_bytes() for path in sorted((place / "mails").iterdir())]

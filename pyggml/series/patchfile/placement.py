@@ -117,8 +117,10 @@ def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[P
     places: list[PlacedHunk] = []
     now: dict[bytes, bytes | None] = {}
     for diff in diffs:
+        if not diff.git and diff.new is not None and _makes(diff, diff.new, now, read):
+            diff = replace(diff, old=None)
         if diff.old is None or not diff.hunks:
-            out.extend(diff.lines())
+            out.extend(diff.exact_lines())
             if diff.new is not None and diff.hunks:
                 now[diff.new] = b"".join(diff.hunks[0].new_lines())
             continue
@@ -130,12 +132,23 @@ def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[P
             )
         exact, where = place(diff, old)
         places.extend(where)
-        out.extend(exact.lines())
+        out.extend(exact.exact_lines())
         if diff.new is not None:
             now[diff.new] = patched(exact, old)
         if diff.new != diff.old:
             now[diff.old] = None
     return b"".join(out), tuple(places)
+
+
+def _makes(diff: FileDiff, path: bytes, now: dict[bytes, bytes | None], read: ReadFile) -> bool:
+    """Whether a plain diff makes a file: it need not say so, but then it has no old lines, and the file is not there.
+
+    Source: git's apply.c, `check_preimage` for a patch whose `is_new` is unknown.
+    """
+    return (
+        all(hunk.old_start == hunk.old_count == 0 for hunk in diff.hunks)
+        and (now[path] if path in now else read(path_text(path))) is None
+    )
 
 
 def patched(diff: FileDiff, old: bytes) -> bytes:

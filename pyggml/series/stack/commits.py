@@ -13,8 +13,9 @@ from pyggml.git import Git, GitError
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.mail import Identity, NamedPatch, PatchMail
 from pyggml.series.patchfile.placement import place_all
+from pyggml.series.patchfile.prefixes import find_strip
 from pyggml.series.stack.series_file import Series, series_patches
-from pyggml.series.stack.trees import tree_reader
+from pyggml.series.stack.trees import path_kinds, tree_reader
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,14 @@ def _apply_recorded(index: Git, tree: str, patch: NamedPatch) -> str:
 def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
     """The tree that `patch` makes of `tree`, which is in the index; afterwards the new tree is."""
     try:
-        diffs = parse_diff(patch.mail.diff, patch.strip)
+        strip = patch.strip
+        if strip is None:
+            strip = find_strip(patch.mail.diff, path_kinds(index, tree), patch.usual_strip)
+        diffs = parse_diff(patch.mail.diff, strip)
         if not diffs:
             raise PyggmlError("there is no diff in it", "The file is truncated or empty: restore it.")
         exact, _ = place_all(diffs, tree_reader(index, tree))
-        index.run("apply", "--cached", f"-p{patch.strip}", "-", stdin=exact)
+        index.run("apply", "--cached", "-", stdin=exact)
     except GitError as error:
         raise PyggmlError(
             f"{patch.label}: git refuses it: {_reason(error)}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.git.runner import DIFF_FORMAT
-from pyggml.series.patchfile.mail import PatchMail, read_patch
+from pyggml.series.patchfile.mail import PatchMail, read_mail, read_patch, split_mailbox
 from pyggml.series.stack.commits import Commit
 
 _FORMAT = (
@@ -48,10 +50,28 @@ def format_patch(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -
                 f"{commit.subject!r}: the commit changes nothing", "Drop it, or give it a change."
             )
         if commit.is_made_of(read_patch(data, commit.subject)):
+            _refuse_other_readings(data, commit)
             return data
     back = read_patch(git.run(*_FORMAT, *numbered, "-1", commit.id), commit.subject)
     raise PyggmlError(
         f"{commit.subject!r}: its message would not survive `git am`: {_difference(back, commit)}",
+        "Reword that line (git commit --amend in the vendored tree) and run the command again.",
+    )
+
+
+def _refuse_other_readings(data: bytes, commit: Commit) -> None:
+    """Refuse a message that would be another one for `git am` with a mailbox, or with `--scissors`."""
+    cut_at = r"From .*"
+    again = split_mailbox(data, commit.subject) if "\nFrom " in commit.message else [data]
+    if len(again) == 1:
+        if not re.search(r">8|8<|>%|%<", commit.message):
+            return
+        cut_at = r".*(>8|8<|>%|%<).*"
+        if commit.is_made_of(read_mail(data, commit.subject, scissors=True)):
+            return
+    line = next((line for line in commit.message.splitlines() if re.fullmatch(cut_at, line)), "")
+    raise PyggmlError(
+        f"{commit.subject!r}: its message would not survive `git am`: it would be cut at the line {line!r}",
         "Reword that line (git commit --amend in the vendored tree) and run the command again.",
     )
 

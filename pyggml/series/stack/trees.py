@@ -8,6 +8,7 @@ from pyggml.git import Git
 from pyggml.git.runner import DIFF_FORMAT
 from pyggml.series.patchfile.diff import FileDiff, parse_diff
 from pyggml.series.patchfile.placement import ReadFile
+from pyggml.series.patchfile.prefixes import Kind
 
 
 def tree_diff(git: Git, old: str, new: str, *options: str) -> bytes:
@@ -38,6 +39,16 @@ def tree_reader(git: Git, tree: str) -> ReadFile:
         return known[path]
 
     return read
+
+
+def path_kinds(git: Git, tree: str) -> Kind:
+    """A function that says what a path of `tree` is."""
+
+    def kind(path: str) -> str | None:
+        status, out = git.status("cat-file", "-t", f"{tree}:{path}", ok=(0, 1, 128))
+        return out.decode().strip() if status == 0 else None
+
+    return kind
 
 
 def read_blobs(git: Git, ids: Sequence[str]) -> list[bytes]:
