@@ -41,6 +41,10 @@ def step_lines(step: RebasedPatch) -> list[str]:
         out.append(
             f"     look: upstream moved the files next to {path} to {directory}; the new file stays behind"
         )
+    for block in step.comparison.repeated:
+        out.append(
+            f"     look: adds {block.count} lines that {block.path} has already, at line {block.line}: {block.first}"
+        )
     return out
 
 
@@ -88,6 +92,7 @@ def step_document(step: RebasedPatch) -> dict[str, Any]:
         ],
         "deleted_upstream_lines": [{"path": path, "line": line} for path, line in step.comparison.deleted],
         "left_behind": [{"path": path, "directory": to} for path, to in step.comparison.left_behind],
+        "repeated_blocks": [asdict(block) for block in step.comparison.repeated],
         "commit": step.commit.id if step.commit else None,
         "tree": step.commit.tree if step.commit else None,
     }

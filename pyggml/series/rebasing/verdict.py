@@ -11,6 +11,7 @@ from pyggml.git import Git
 from pyggml.series.patchfile.diff import FileDiff
 from pyggml.series.patchfile.hunks import HunkMove, hunk_moves, newly_removed_lines, numbered_hunks
 from pyggml.series.rebasing.contained_hunks import contained_hunks
+from pyggml.series.rebasing.repeated_blocks import RepeatedBlock, repeated_blocks
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.series_file import Patch
 from pyggml.series.stack.trees import parsed_tree_diff, tree_reader
@@ -29,6 +30,7 @@ class PatchComparison:
         hunks: where every hunk was and is.
         deleted: upstream's lines that the new patch removes and the old one did not: (path, line).
         left_behind: files that the patch creates in a directory that upstream moved: (path, new directory).
+        repeated: blocks that the new patch adds although upstream has them at another place of the file.
     """
 
     verdict: str
@@ -37,6 +39,7 @@ class PatchComparison:
     hunks: tuple[HunkMove, ...] = ()
     deleted: tuple[tuple[str, str], ...] = ()
     left_behind: tuple[tuple[str, str], ...] = ()
+    repeated: tuple[RepeatedBlock, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,12 @@ def compare_patch(
     hunks = hunk_moves(diffs, after, read_before, read_now, renames)
     removed = newly_removed_lines(diffs, after)
     deleted = tuple((path, line.decode("utf-8", "replace")) for path, line in removed)
+    repeated = repeated_blocks(after, read_before, read_now, renames)
     if conflicts:
         verdict = CONFLICT
     elif contained:
         verdict = PARTLY
-    elif all(
+    elif not repeated and all(
         move.after is not None and move.whole and not move.offset and move.after.path == move.before.path
         for move in hunks
     ):
@@ -107,7 +111,7 @@ def compare_patch(
     else:
         verdict = MERGED
     return PatchComparison(
-        verdict, contained, total, hunks, deleted, _left_behind(git, after, upstream, renames)
+        verdict, contained, total, hunks, deleted, _left_behind(git, after, upstream, renames), repeated
     )
 
 
