@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pyggml.errors import UsageError
 from pyggml.project import Project, find_project
 from pyggml.upstream.progress import Progress
 
@@ -56,7 +57,13 @@ def current_project() -> Project:
     """The project of this invocation: `--project DIR`, or the one around the working directory."""
     ctx = click.get_current_context()
     explicit: Path | None = (ctx.find_root().obj or {}).get("project")
-    return find_project(Path.cwd(), explicit)
+    try:
+        return find_project(Path() if explicit else Path.cwd(), explicit)
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the working directory does not exist any more",
+            "Change to another directory, or give --project DIR.",
+        ) from error
 
 
 def json_option(function: F) -> F:
@@ -67,7 +74,12 @@ def json_option(function: F) -> F:
 
 
 def print_json(document: object) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(document, indent=2, default=str)
+    click.echo(text)
 
 
 def say(text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from pathlib import Path
@@ -33,6 +35,18 @@ COMMANDS = {
     "abi": ("pyggml.cli.abi:abi", "Show the C interface of a build, and compare two."),
 }
 
+_OS_HINT = "The system refused it. Remove the cause and run the same command again."
+_ACCESS = "Get write access to it (or become its owner), then run the same command again."
+_FULL = "Make room there and run the same command again."
+_OS_HINTS = {
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.EROFS: "It is on a file system that is read-only: work in another directory.",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.ENOENT: "It was removed in between: restore it, or change to a directory that exists.",
+}
+
 
 @click.group(
     cls=LazyGroup,
@@ -59,6 +73,10 @@ def cli(ctx: click.Context, project: Path | None) -> None:
 
 def main() -> None:
     """Run the command line; a traceback is only shown if PYGGML_TRACEBACK is set."""
+    for stream in (sys.stdout, sys.stderr):
+        # A path need not be text, and a terminal need not have every letter: neither may end a command.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     if os.environ.get("PYGGML_TRACEBACK"):
         cli.main(prog_name="pyggml")
     try:
@@ -70,6 +88,14 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stdout = None
+        sys.exit(1)
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        where = error.filename2 or error.filename
+        click.echo(
+            f"pyggml: {f'{os.fsdecode(where)}: ' if isinstance(where, str | bytes) else ''}{reason}", err=True
+        )
+        click.echo(_OS_HINTS.get(error.errno or 0, _OS_HINT), err=True)
         sys.exit(1)
     except Exception as error:
         click.echo(f"pyggml: internal error: {type(error).__name__}: {error}", err=True)

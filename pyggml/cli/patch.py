@@ -167,6 +167,19 @@ def _changed(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: 
         click.echo(f"series on pin {result.pin}: {result.applied} of {result.total} patches applied")
 
 
+def _note_untracked(pin: str | None) -> None:
+    """New files are in no patch until `git add`: say so, since nothing else does."""
+    from pyggml.series.worktree.files import edits
+    from pyggml.series.worktree.workspace import open_workspace
+
+    git = open_workspace(current_project(), pin).git
+    if names := edits(git).untracked:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        say(
+            f"note: not tracked, so in no patch: {', '.join(names[:3])}{more}; `git -C {git.work_tree} add` adds them"
+        )
+
+
 @patch.command()
 @click.argument("name")
 @click.option("--message", "-m", help="The commit message; by default a template to fill in.")
@@ -181,6 +194,7 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     from pyggml.series.editing.edit import new_patch
 
     _changed(as_json, new_patch, current_project(), name, message, pin)
+    _note_untracked(pin)
 
 
 @patch.command()
@@ -201,6 +215,7 @@ def continue_(as_json: bool) -> None:
     from pyggml.series.editing.edit import continue_operation
 
     _changed(as_json, continue_operation, current_project())
+    _note_untracked(None)
 
 
 @patch.command()
@@ -229,6 +244,7 @@ def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
     from pyggml.series.editing.edit import refresh as refresh_series
 
     _changed(as_json, refresh_series, current_project(), pin, from_files=from_files)
+    _note_untracked(pin)
 
 
 @patch.command()
@@ -315,11 +331,13 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
     """
     from pyggml.series.exchange.export import export_series
 
-    files = export_series(current_project(), directory, pin)
+    made = export_series(current_project(), directory, pin)
     if as_json:
-        print_json({"directory": str(directory), "files": [*files]})
-    else:
-        click.echo(f"{len(files)} files in {directory}")
+        print_json({"directory": str(directory), "files": [*made.files], "keep_cr": made.keep_cr})
+        return
+    click.echo(f"{len(made.files)} files in {directory}")
+    if made.keep_cr:
+        click.echo("They change lines that end in CRLF: apply them with `git am --keep-cr`.")
 
 
 @patch.command("import")

@@ -149,7 +149,13 @@ def _tell(as_json: bool, document: Any, lines: list[str]) -> None:
 
 
 def _editor(text: str) -> str:
-    changed = click.edit(text, require_save=False, extension=".txt")
+    try:
+        changed = click.edit(text, require_save=False, extension=".txt")
+    except UnicodeDecodeError as error:
+        raise PyggmlError(
+            f"the edited plan is not UTF-8: byte {error.object[error.start]:#04x} at {error.start}",
+            "Set the editor to UTF-8 and run the command again. Nothing was changed.",
+        ) from error
     return text if changed is None else changed
 
 

@@ -27,6 +27,7 @@ _PINNED = {
     "core.abbrev": "12",
     "core.attributesFile": os.devnull,
     "core.autocrlf": "false",
+    "core.bigFileThreshold": "512m",
     "core.compression": "1",
     "core.excludesFile": os.devnull,
     "core.fileMode": "true",
@@ -49,6 +50,9 @@ _PINNED = {
     "diff.interHunkContext": "0",
     "diff.mnemonicPrefix": "false",
     "diff.noprefix": "false",
+    "diff.orderFile": os.devnull,
+    "diff.relative": "false",
+    "diff.renameLimit": "1000",
     "diff.renames": "true",
     "diff.suppressBlankEmpty": "false",
     "gc.auto": "0",
@@ -58,6 +62,7 @@ _PINNED = {
     "maintenance.auto": "false",
     "merge.conflictStyle": "merge",
     "merge.directoryRenames": "false",
+    "merge.renameLimit": "7000",
     "merge.renames": "true",
     "merge.renormalize": "false",
     "merge.verifySignatures": "false",
@@ -94,6 +99,8 @@ class GitError(PyggmlError):
         hint = None
         if "No space left on device" in text or "unable to write" in text:
             hint = "The disk seems to be full: make room and run the same command again."
+        elif "Permission denied" in text:
+            hint = "Get write access to it (or become its owner), then run the same command again."
         lines = [line for line in text.splitlines() if line.strip()]
         reason = "; ".join(lines[-2:]) if lines else f"exit status {status}"
         super().__init__(f"git {verb}: {reason}", hint)
@@ -191,7 +198,11 @@ class Git:
 
 
 def run_outside(
-    *args: str, cwd: Path | None = None, user_config: bool = False, stdin: bytes | None = None
+    *args: str,
+    cwd: Path | None = None,
+    user_config: bool = False,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> bytes:
     """Run a git command that needs no repository of ours (`init`, `ls-remote`, `mailinfo`).
 
@@ -199,7 +210,7 @@ def run_outside(
         GitError: git failed.
     """
     pinned = () if user_config else PIN_ARGS
-    done = _start(["git", *pinned, *args], stdin, scrubbed_environment(user_config=user_config), cwd)
+    done = _start(["git", *pinned, *args], stdin, scrubbed_environment(env, user_config=user_config), cwd)
     if done.returncode != 0:
         raise GitError(args, done.returncode, done.stderr)
     return done.stdout

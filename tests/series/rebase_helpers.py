@@ -50,7 +50,7 @@ def write_upstream(directory: Path, files: dict[str, str]) -> None:
     for path, text in files.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, "utf-8")
+        target.write_text(text, "utf-8", newline="")
 
 
 def make_two_pins(directory: Path, old: dict[str, str], new: dict[str, str]) -> TwoPins:

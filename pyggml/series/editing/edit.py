@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from pyggml.errors import PyggmlError
@@ -192,14 +193,15 @@ def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChang
 
 
 def _user(git: Git) -> Identity:
+    named = {key: value for key, value in os.environ.items() if key.startswith("GIT_AUTHOR_")}
     try:
-        text = run_outside("var", "GIT_AUTHOR_IDENT", user_config=True, cwd=git.work_tree).decode(
-            "utf-8", "replace"
-        )
+        data = run_outside("var", "GIT_AUTHOR_IDENT", user_config=True, cwd=git.work_tree, env=named)
+        text = data.decode("utf-8", "replace")
     except GitError as error:
         raise PyggmlError(
-            "git does not know who you are",
-            "Tell it: git config --global user.name …; git config --global user.email …",
+            f"git does not know who you are: {error.stderr.splitlines()[-1] if error.stderr else 'no reason given'}",
+            "Tell it: git config --global user.name …; git config --global user.email …  "
+            "(or set GIT_AUTHOR_NAME and GIT_AUTHOR_EMAIL)",
         ) from error
     name, _, rest = text.strip().partition(" <")
     email, _, date = rest.partition("> ")

@@ -13,6 +13,7 @@ from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
 from pyggml.series.worktree.applied import applied_change, applied_series, read_applied
+from pyggml.series.worktree.checkout import show_unmerged
 from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.state_file import FileChange, read_file
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -73,6 +74,8 @@ def pick_and_publish(
         conflicts=conflict.paths,
     )
     publish_waiting(work, stopped, top(work, entries)[0], tree, conflict.tree)
+    # As after a conflict of git itself, `git diff` shows what conflicts.
+    show_unmerged(work.git, conflict.stages)
     name = conflict.rest[0].patch.name
     raise StoppedError(
         f"patch {name} conflicts in {', '.join(conflict.paths)} ({work.git.work_tree})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
@@ -18,13 +19,18 @@ from pyggml.version import __version__
 COVER = "0000-cover-letter.patch"
 
 
-def export_series(project: Project, directory: Path, pin_name: str | None = None) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class ExportedSeries:
+    """The names of the files; `keep_cr`: `git am` needs `--keep-cr`, since they change lines that end in CRLF."""
+
+    files: tuple[str, ...]
+    keep_cr: bool
+
+
+def export_series(project: Project, directory: Path, pin_name: str | None = None) -> ExportedSeries:
     """Write the series to `directory`, numbered `[PATCH k/n]`, with a cover letter.
 
     The files are read back and must give the recorded trees before the directory is put in place.
-
-    Returns:
-        the file names.
 
     Raises:
         PyggmlError: the directory is not empty, a message would not survive `git am`, or a file read back gives
@@ -41,7 +47,8 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
     for number, (patch, commit) in enumerate(zip(work.series.patches, stack, strict=True), 1):
         files[patch.file(number)] = format_patch(work.git, commit, number=number, total=total)
     _read_back(work, files)
-    files = {COVER: _cover(work, stack), **files}
+    keep_cr = any(b"\r\n" in data for data in files.values())
+    files = {COVER: _cover(work, stack, keep_cr=keep_cr), **files}
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.new")
     try:
         beside.mkdir(parents=True)
@@ -53,7 +60,7 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise PyggmlError(f"cannot write {directory}: {error.strerror}", "Nothing was exported.") from error
-    return tuple(files)
+    return ExportedSeries(tuple(files), keep_cr)
 
 
 def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
@@ -67,7 +74,7 @@ def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
             )
 
 
-def _cover(work: Workspace, stack: Sequence[Commit]) -> bytes:
+def _cover(work: Workspace, stack: Sequence[Commit], *, keep_cr: bool) -> bytes:
     """The cover letter: each patch and its purpose, the size of the series, and the upstream commit below it."""
     total = len(stack)
     stat = work.git.text("diff", "--stat=78,60", "--summary", work.series.base, stack[-1].tree)
@@ -86,6 +93,8 @@ def _cover(work: Workspace, stack: Sequence[Commit]) -> bytes:
         lines += [f"    {line}" for line in patch.purpose.splitlines() if line.strip()]
         if patch.drop_when:
             lines.append(f"    Can be dropped when: {' '.join(patch.drop_when.split())}")
+    if keep_cr:
+        lines += ["", "Some lines end in CRLF: apply with git am --keep-cr."]
     lines += [
         "",
         stat,

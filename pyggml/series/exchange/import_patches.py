@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.editing.publish import SeriesChange, publish_series, top
+from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.foreign import Reading, read_foreign
+from pyggml.series.patchfile.hunks import changed_runs
+from pyggml.series.patchfile.mail import NamedPatch, PatchMail, read_patch
 from pyggml.series.stack.commits import apply_patches
 from pyggml.series.stack.series_file import Patch, slug
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.session import Needs, changing
+from pyggml.series.worktree.workspace import Workspace
 
 
 def import_patches(
@@ -38,6 +44,7 @@ def import_patches(
                 "Run first: pyggml patch apply",
             )
         entries = list(zip(work.series.patches, work.stack(), strict=True))
+        _refuse_known(work, foreign)
         taken = {patch.name for patch in work.series.patches}
         commits = apply_patches(work.git, *top(work, entries), foreign)
         for patch, commit in zip(foreign, commits, strict=True):
@@ -45,3 +52,25 @@ def import_patches(
             taken.add(name)
             entries.append((Patch(name, commit.tree), commit))
         return publish_series(work, "patch import", entries, len(entries), work_tree_state(work.git))
+
+
+def _refuse_known(work: Workspace, foreign: Sequence[NamedPatch]) -> None:
+    """Refuse a patch that the series has: the same message, and the same lines removed and added."""
+    mails = [read_patch(work.patch_file(n), p.name) for n, p in enumerate(work.series.patches, 1)]
+    names = {_content(mail): patch.name for mail, patch in zip(mails, work.series.patches, strict=True)}
+    for patch in foreign:
+        content = _content(patch.mail)
+        if content is not None and content in names:
+            raise PyggmlError(
+                f"{patch.label}: it is in the series already, as {names[content]}",
+                f"Leave it out, or take the other one away first: pyggml patch drop {names[content]}",
+            )
+
+
+def _content(mail: PatchMail) -> tuple[object, ...] | None:
+    """The message and the changed lines, whatever prefix the paths have; None if no lines are changed."""
+    for strip in (1, 0):
+        with contextlib.suppress(PyggmlError):
+            runs = tuple((run.removed, run.added) for run in changed_runs(parse_diff(mail.diff, strip)))
+            return (mail.message, runs) if runs else None
+    return None

@@ -80,7 +80,11 @@ def _read_quilt(listing: Path, reading: Reading) -> list[NamedPatch]:
     """quilt's series file: one name per line, optional `-pN`, comments from `#` (quilt(1), "series")."""
     patches: list[NamedPatch] = []
     root = listing.parent.resolve()
-    for line in listing.read_text("utf-8", "surrogateescape").splitlines():
+    try:
+        text = listing.read_text("utf-8", "surrogateescape")
+    except OSError as error:
+        raise PyggmlError(f"{listing}: cannot be read: {error.strerror}") from error
+    for line in text.splitlines():
         words = re.sub(r"(^|\s)#.*", "", line).split()
         if not words:
             continue

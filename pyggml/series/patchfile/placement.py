@@ -76,10 +76,9 @@ def place(diff: FileDiff, old: bytes) -> tuple[FileDiff, tuple[PlacedHunk, ...]]
             places = [index for index in find_places(lines, wanted) if index >= floor]
             candidates = len(places)
             if not places or not wanted:
+                what, way_out = _why_not(lines, wanted)
                 raise PyggmlError(
-                    f"{path}: hunk {number} (line {hunk.old_start}) does not apply: "
-                    "the file does not have its old lines",
-                    "The patch is for another version of this file, or another patch must come first.",
+                    f"{path}: hunk {number} (line {hunk.old_start}) does not apply: {what}", way_out
                 )
             if candidates > 1:
                 raise PyggmlError(
@@ -100,6 +99,34 @@ def place(diff: FileDiff, old: bytes) -> tuple[FileDiff, tuple[PlacedHunk, ...]]
         growth += hunk.new_count - hunk.old_count
         floor = at + len(wanted)
     return replace(diff, hunks=tuple(hunks)), tuple(placed)
+
+
+def _why_not(lines: Sequence[bytes], wanted: Sequence[bytes]) -> tuple[str, str]:
+    """Why the file has the lines `wanted` nowhere, and the way out."""
+    plain, searched = ([line.rstrip(b"\r\n") for line in side] for side in (lines, wanted))
+    at = find_places(plain, searched) if wanted else []
+    if not at:
+        return (
+            "the file does not have its old lines",
+            "The patch is for another version of this file, or another patch must come first.",
+        )
+    here = lines[at[0] : at[0] + len(wanted)]
+    if any(line.endswith(b"\r\n") for line in here) != any(line.endswith(b"\r\n") for line in wanted):
+        ends = ("CRLF", "LF") if any(line.endswith(b"\r\n") for line in here) else ("LF", "CRLF")
+        return (
+            f"the lines of the file end in {ends[0]} and those of the patch in {ends[1]}",
+            "Make the patch again with these line ends; if it came by mail, ask for it as an attachment.",
+        )
+    if here[-1].endswith(b"\n") != wanted[-1].endswith(b"\n"):
+        has = "ends with a newline" if here[-1].endswith(b"\n") else "has no newline at its end"
+        return (
+            f"the file {has}, and the patch says otherwise",
+            "Add or remove the line `\\ No newline at end of file` in the patch, or make the patch again.",
+        )
+    return (
+        "the file has its old lines, but with mixed line ends (LF and CRLF)",
+        "Make the patch again from this version of the file.",
+    )
 
 
 def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[PlacedHunk, ...]]:

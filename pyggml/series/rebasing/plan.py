@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyggml.errors import PyggmlError
+from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.rebasing.decisions import (
     IN_UPSTREAM,
@@ -34,7 +35,7 @@ from pyggml.series.rebasing.verdict import (
 from pyggml.series.stack.commits import Commit, commit_tree
 from pyggml.series.stack.merge import MergeResult, merge
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.stack.trees import renamed_paths
+from pyggml.series.stack.trees import read_blobs, renamed_paths
 from pyggml.series.worktree.workspace import Workspace
 
 Check = Callable[[RebasedPatch], str | None]
@@ -152,7 +153,7 @@ def _rebase_patch(
     if misfit:
         return replace(stop, kind="misfit", note=misfit)
     if conflicts and not how:
-        return replace(stop, kind="conflict")
+        return replace(stop, kind="conflict", note=_changed_line_ends(git, merged))
     if line.action == EDIT and line.name not in plan.edited:
         return replace(stop, kind="edit")
     if any(move.function_changed and move.key not in decision.confirmed for move in comparison.hunks):
@@ -168,6 +169,19 @@ def _rebase_patch(
     if failure := check(step):
         return replace(stop, kind="build", patch=new, message=message, note=failure)
     return step
+
+
+def _changed_line_ends(git: Git, merged: MergeResult) -> str:
+    """Says so if upstream converted a conflicting file: then every line conflicts."""
+    for path in merged.paths:
+        blobs = {stage.stage: stage.blob for stage in merged.stages if stage.path == path}
+        if not {1, 2} <= set(blobs):
+            continue
+        base, ours = (b"\r\n" in content for content in read_blobs(git, [blobs[1], blobs[2]]))
+        if base != ours:
+            ends = ("LF to CRLF", "CRLF to LF")[base]
+            return f"upstream changed the line ends of {path} from {ends}; take its version and repeat the change there"
+    return ""
 
 
 def decisions_of(plan: RebasePlan, steps: Sequence[RebasedPatch]) -> dict[str, Decision]:

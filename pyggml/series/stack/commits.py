@@ -110,9 +110,9 @@ def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
         raise PyggmlError(f"{patch.label}: {error.message}", error.hint) from error
     made = index.text("write-tree")
     if made == tree:
-        raise PyggmlError(
-            f"{patch.label}: it changes nothing", "Remove it from the series: pyggml patch drop NAME"
-        )
+        # Only a patch of a series has no title.
+        way_out = "Leave it out." if patch.title else "Remove it from the series: pyggml patch drop NAME"
+        raise PyggmlError(f"{patch.label}: it changes nothing", way_out)
     return made
 
 

@@ -9,7 +9,7 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.stack.commits import Commit, commit_tree
-from pyggml.series.stack.merge import merge
+from pyggml.series.stack.merge import ConflictLabels, IndexStage, merge
 from pyggml.series.stack.series_file import Patch, Series
 
 
@@ -41,15 +41,20 @@ class PickConflict:
     """Where picking stopped.
 
     Attributes:
-        paths: the conflicting paths.
+        stages: the versions of the conflicting paths.
         tree: the merged tree, with conflict marks in those paths.
         rest: the picks that are left; the first is the one that conflicts, with only those deltas that come
             after the conflict.
     """
 
-    paths: tuple[str, ...]
+    stages: tuple[IndexStage, ...]
     tree: str
     rest: tuple[Pick, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The conflicting paths."""
+        return tuple(dict.fromkeys(stage.path for stage in self.stages))
 
 
 @dataclass(frozen=True)
@@ -83,10 +88,11 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
     for index, pick in enumerate(picks):
         now = tree
         for step, delta in enumerate(pick.deltas):
-            merged = merge(git, delta.old, now, delta.new)
+            labels = ConflictLabels("the series so far", "before the change", f"patch {pick.patch.name}")
+            merged = merge(git, delta.old, now, delta.new, labels)
             if merged.stages:
                 rest = (replace(pick, deltas=pick.deltas[step + 1 :]), *picks[index + 1 :])
-                return PickResult(tuple(done), PickConflict(merged.paths, merged.tree, rest))
+                return PickResult(tuple(done), PickConflict(merged.stages, merged.tree, rest))
             now = merged.tree
         if now == tree:
             raise PyggmlError(

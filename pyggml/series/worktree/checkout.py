@@ -43,7 +43,7 @@ def make_checkout(
         git.run("update-ref", BRANCH, head)
         git.run("read-tree", "--reset", "-u", tree)
         if stages:
-            git.run("update-index", "-z", "--index-info", stdin=_unmerged(stages))
+            show_unmerged(git, stages)
         if place.exists():
             shutil.rmtree(place)
         beside.rename(place)
@@ -52,10 +52,12 @@ def make_checkout(
     return Git(place / ".git", place)
 
 
-def _unmerged(stages: tuple[IndexStage, ...]) -> bytes:
+def show_unmerged(git: Git, stages: tuple[IndexStage, ...]) -> None:
+    """Put the versions of conflicting paths into the index, so that git shows the paths as unmerged."""
     rows = [f"0 {'0' * 40}\t{path}" for path in dict.fromkeys(stage.path for stage in stages)]
     rows += [f"{stage.mode} {stage.blob} {stage.stage}\t{stage.path}" for stage in stages]
-    return "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
+    data = "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
+    git.run("update-index", "-z", "--index-info", stdin=data)
 
 
 def move_checkout(git: Git, head: str, tree: str) -> None:
