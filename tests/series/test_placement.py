@@ -81,7 +81,7 @@ def test_hunks_without_newline_at_the_end() -> None:
     diff = b"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n" + no_newline + b"+c\n" + no_newline
     exact, _ = place(parse_diff(diff)[0], b"a\nb")
     assert patched(exact, b"a\nb") == b"a\nc"
-    with pytest.raises(PyggmlError, match="does not have its old lines"):
+    with pytest.raises(PyggmlError, match="the file ends with a newline, and the patch says otherwise"):
         place(parse_diff(diff)[0], b"a\nb\n")
 
 
