@@ -128,8 +128,17 @@ def follow(box: Sandbox, told: str) -> None:
         box.git(*words) if tool == "git" else box.ok(*words)
 
 
-@pytest.mark.parametrize("last", LAST)
-@pytest.mark.parametrize("step", PULLS)
+# Every command and every pull in the quick tier, every pair of them in the slow one.
+PAIRS = [
+    pytest.param(
+        last, step, id=f"{step.__name__}-{last.__name__}", marks=[pytest.mark.slow] * bool((i + j) % 3)
+    )
+    for i, last in enumerate(LAST)
+    for j, step in enumerate(PULLS)
+]
+
+
+@pytest.mark.parametrize(("last", "step"), PAIRS)
 def test_a_pull_is_not_reverted(three: Sandbox, last: Step, step: Step, tmp_path: Path) -> None:
     last(three)
     colleague = pull(three, step, tmp_path)
