@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
-from pyggml.series.patchfile.mail import clean_message
+from pyggml.series.editing.match import CommitDelta, match_commits
+from pyggml.series.patchfile.mail import Identity, clean_message
 from pyggml.series.stack.commits import Commit
-from pyggml.series.stack.history import read_chain
+from pyggml.series.stack.history import read_chain, read_commit
+from pyggml.series.stack.merge import merge
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, slug
+from pyggml.series.worktree.applied import applied_here
+from pyggml.series.worktree.position import made_of_files, refuse_outdated
 from pyggml.series.worktree.workspace import Workspace
 
 _FIXUP = ("fixup! ", "squash! ", "amend! ")
@@ -31,60 +35,55 @@ class BranchSeries:
     applied: int
 
 
-def read_branch(work: Workspace, tree: str) -> BranchSeries:
+def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
     """Match the commits of the branch with the patches of the series.
 
     Args:
         tree: of the work tree's files; edits go into the topmost applied patch.
+        wanted: how many patches of the series are to be applied at the end, besides those of the branch.
 
     Raises:
-        PyggmlError: a commit changes nothing, a fix-up has no patch, a patch below others is missing, or no
-            patch is applied that could take the edits.
+        PyggmlError: the patch files are newer than the work tree, a commit changes nothing, a fix-up has no
+            patch, a patch below others is missing, or no patch is applied that could take the edits.
     """
-    chain = read_chain(work.git, work.base, work.head)
+    refuse_outdated(work)
+    changes, fixups = _read_changes(work)
     stack = work.stack()
-    total = len(work.series.patches)
-    picks: list[Pick] = []
-    used: dict[int, int] = {}
+    total = len(stack)
+    before = applied_here(work)
+    old = [patch.commit for patch in before.patches] if before else []
+    olds = [CommitDelta(c, TreeDelta(a, c.tree)) for a, c in zip(work.series.trees, stack, strict=False)]
+    matched = match_commits(work.git, changes, olds, old)
+    # Without a record, a patch below one that is there counts as applied.
+    was = len(old) if before else max(matched.values(), default=-1)
+    below = work.head_tree
+    if not made_of_files(work):
+        _refuse_missing(work, set(matched.values()), was, below)
     taken = {patch.name for patch in work.series.patches}
-    before = work.series.base
-    for index, commit in enumerate(chain):
-        delta = TreeDelta(before, commit.tree)
-        before = commit.tree
-        if commit.subject.startswith(_FIXUP):
-            _fold(picks, commit, delta)
-            continue
-        if delta.old == delta.new:
-            raise PyggmlError(
-                f"commit {commit.id[:12]} ({commit.subject}) changes nothing",
-                "Remove it with git rebase, or give it a change (git commit --amend).",
-            )
-        match = _match(work, stack, used, index, commit, delta)
-        if match is None:
-            name = slug(commit.subject.split(" : ", 1)[-1], taken)
-            taken.add(name)
-            patch = Patch(name, commit.tree)
+    picks: list[Pick] = []
+    for index, change in enumerate(changes):
+        commit, number = change.commit, matched.get(index)
+        if number is None:
+            patch = Patch(slug(commit.subject.split(" : ", 1)[-1], taken), commit.tree)
+            taken.add(patch.name)
+            author, message = commit.author, commit.message
         else:
-            used[match] = index
-            patch = work.series.patches[match]
-        picks.append(Pick(patch, commit.author, commit.message, (delta,)))
-    if tree != before:
+            patch = work.series.patches[number]
+            author, message = _merge_message(work, patch, old[number : number + 1], stack[number], commit)
+        folded = Pick(patch, author, message, (change.delta,))
+        for fixup in fixups.get(index, ()):
+            folded = _fold(folded, fixup)
+        picks.append(folded)
+    if tree != below:
         if not picks:
             raise PyggmlError(
                 "there are edits, but no patch is applied that could take them",
                 "Make a patch of them: pyggml patch new NAME",
             )
-        picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, TreeDelta(before, tree)))
-    last = max(used, default=-1)
-    for missing in range(last):
-        if missing not in used:
-            name = work.series.patches[missing].name
-            raise PyggmlError(
-                f"patch {missing + 1} ({name}) is not among the commits any more, but a later one is",
-                f"If you mean to remove it: pyggml undo, or put it back, then pyggml patch drop {name}",
-            )
-    applied = len(picks)
-    picks += series_picks(work.series, stack, range(last + 2, total + 1))
+        picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, TreeDelta(below, tree)))
+    later = [number for number in range(1, total + 1) if number - 1 not in matched.values()]
+    applied = len(picks) + sum(number <= wanted for number in later)
+    picks += series_picks(work.series, stack, later)
     recorded = series_picks(work.series, stack, range(1, total + 1))
     same = 0
     while same < min(len(picks), total) and picks[same] == recorded[same]:
@@ -93,39 +92,90 @@ def read_branch(work: Workspace, tree: str) -> BranchSeries:
     return BranchSeries(done, picks[same:], applied)
 
 
-def _fold(picks: list[Pick], commit: Commit, delta: TreeDelta) -> None:
-    kind, subject = commit.subject.split(" ", 1)
+def _read_changes(work: Workspace) -> tuple[list[CommitDelta], dict[int, list[CommitDelta]]]:
+    """The commits of the branch, and the fix-ups by the index of the commit that they name."""
+    changes: list[CommitDelta] = []
+    fixups: dict[int, list[CommitDelta]] = {}
+    before = work.series.base
+    for commit in read_chain(work.git, work.base, work.head):
+        change = CommitDelta(commit, TreeDelta(before, commit.tree))
+        before = commit.tree
+        if commit.subject.startswith(_FIXUP):
+            fixups.setdefault(_named(changes, commit), []).append(change)
+        elif change.delta.old == change.delta.new:
+            raise PyggmlError(
+                f"commit {commit.id[:12]} ({commit.subject}) changes nothing",
+                "Remove it with git rebase, or give it a change (git commit --amend).",
+            )
+        else:
+            changes.append(change)
+    return changes, fixups
+
+
+def _named(changes: Sequence[CommitDelta], fixup: Commit) -> int:
+    """The index of the topmost commit that `fixup` names."""
+    subject = fixup.subject
     while subject.startswith(_FIXUP):
         subject = subject.split(" ", 1)[1]
-    for index in range(len(picks) - 1, -1, -1):
-        if picks[index].message.split("\n", 1)[0] == subject:
-            message = picks[index].message
-            if kind == "amend!" and "\n\n" in commit.message:
-                message = clean_message(commit.message.split("\n\n", 1)[1])
-            picks[index] = replace(picks[index], message=message, deltas=(*picks[index].deltas, delta))
-            return
+    for index in range(len(changes) - 1, -1, -1):
+        if changes[index].commit.subject == subject:
+            return index
     raise PyggmlError(
-        f"commit {commit.id[:12]} is a fix-up of {subject!r}, which is not below it",
+        f"commit {fixup.id[:12]} is a fix-up of {subject!r}, which is not below it",
         "Reword it (git commit --amend) so that it names a patch, or move it with git rebase.",
     )
 
 
-def _match(
-    work: Workspace,
-    stack: Sequence[Commit],
-    used: dict[int, int],
-    index: int,
-    commit: Commit,
-    delta: TreeDelta,
-) -> int | None:
-    """The patch that `commit` is a version of: the same commit, subject, change, or else the same place."""
-    free = [n for n in range(len(stack)) if n not in used and n > max(used, default=-1)]
-    trees = work.series.trees
-    parent = stack[index - 1].id if 0 < index <= len(stack) else work.base
-    tests: tuple[Callable[[int], bool], ...] = (
-        lambda n: stack[n].id == commit.id,
-        lambda n: stack[n].subject == commit.subject,
-        lambda n: (trees[n], trees[n + 1]) == (delta.old, delta.new),
-        lambda n: n == index and commit.parent == parent,
+def _fold(pick: Pick, fixup: CommitDelta) -> Pick:
+    message = pick.message
+    if fixup.commit.subject.startswith("amend! ") and "\n\n" in fixup.commit.message:
+        message = clean_message(fixup.commit.message.split("\n\n", 1)[1])
+    return replace(pick, message=message, deltas=(*pick.deltas, fixup.delta))
+
+
+def _refuse_missing(work: Workspace, present: set[int], was: int, tree: str) -> None:
+    """Refuse if a patch that was applied has been taken out of the branch, or folded into another.
+
+    Patches above all others that are gone were reset away: they stay in the series, unless their change is
+    in the tree `tree` of the others.
+    """
+    last = max((number for number in present if number < was), default=-1)
+    for missing in sorted(set(range(was)) - present):
+        patch, trees = work.series.patches[missing], work.series.trees
+        if missing < last:
+            where = "but a later one is"
+        elif merge(work.git, trees[missing], tree, trees[missing + 1]).tree == tree:
+            where = "but its change is in them"
+        else:
+            continue
+        before = applied_here(work)
+        way = f"pyggml patch drop {patch.name}"
+        if before is not None:
+            way = f"git branch mine; git reset --keep {before.commits[-1][:12]}; {way}; git reset --keep mine"
+        raise PyggmlError(
+            f"{work.git.work_tree}: patch {missing + 1} ({patch.name}) is not among the commits any more, {where}",
+            f"If you mean to remove it, there: {way}. Then: pyggml patch refresh",
+        )
+
+
+def _merge_message(
+    work: Workspace, patch: Patch, before: Sequence[str], file: Commit, commit: Commit
+) -> tuple[Identity, str]:
+    """Author and message of a patch: what was changed since it was applied, in its file or in the branch.
+
+    Raises:
+        PyggmlError: both were, in different ways.
+    """
+    theirs, ours = (file.author, file.message), (commit.author, commit.message)
+    if theirs == ours or not before or work.git.resolve(f"{before[0]}^{{commit}}") is None:
+        return ours
+    old = read_commit(work.git, before[0])
+    if (old.author, old.message) == ours:
+        return theirs
+    if (old.author, old.message) == theirs:
+        return ours
+    raise PyggmlError(
+        f"patch {patch.name}: its file has another message or author since it was applied, "
+        f"and commit {commit.id[:12]} has its own",
+        "Give the commit the text that is to stay, and put the file back (git checkout), or the other way round.",
     )
-    return next((n for test in tests for n in free if test(n)), None)

@@ -10,12 +10,20 @@ from pyggml.git.runner import run_outside
 from pyggml.project import Project
 from pyggml.series.editing.branch import read_branch
 from pyggml.series.editing.operation import Operation
-from pyggml.series.editing.publish import SeriesChange, pick_and_publish, publish_series, publish_waiting, top
+from pyggml.series.editing.publish import (
+    SeriesChange,
+    begin,
+    pick_and_publish,
+    publish_series,
+    publish_waiting,
+    top,
+)
 from pyggml.series.patchfile.mail import Identity, clean_message
 from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.history import read_commit
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
+from pyggml.series.worktree.applied import applied_change, applied_series
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.position import known_position
 from pyggml.series.worktree.sequencer import EDITING, REBASING, refuse_waiting
@@ -52,7 +60,7 @@ def new_patch(
         check_new_name(name, work.series)
         text = clean_message(message) if message else TEMPLATE.format(name=name.replace("-", " "))
         head, tree = work.head, work_tree_state(work.git)
-        operation = Operation(f"patch new {name}", "new", work.pin.name, at + 1, head, tree, name, text)
+        operation = begin(work, f"patch new {name}", "new", at + 1, tree, name, text)
         if tree == work.series.trees[at]:
             publish_waiting(work, operation, head, tree, tree)
             return _result(work, at, head, f"Edit {work.git.work_tree}, then: {EDITING.resume}")
@@ -72,8 +80,9 @@ def edit_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesC
         name = work.series.patches[number - 1].name
         applied = max(session.applied, number)
         tree = work_tree_state(work.git)
-        operation = Operation(f"patch edit {name}", "edit", work.pin.name, applied, work.head, tree, name)
-        publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree)
+        operation = begin(work, f"patch edit {name}", "edit", applied, tree, name)
+        kept = applied_change(project, applied_series(work, stack))
+        publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree, kept)
         where = f"Edit {work.git.work_tree}, then: {EDITING.resume}   (or: {EDITING.abort})"
         return _result(work, number, stack[-1].id, where)
 
@@ -93,7 +102,8 @@ def continue_operation(project: Project) -> SeriesChange:
             return _resolve(work, operation, tree)
         if operation.kind == "new":
             return _finish_new(work, operation, tree)
-        branch = read_branch(work, tree)
+        branch = read_branch(work, tree, operation.applied)
+        operation = replace(operation, applied=branch.applied)
         return pick_and_publish(work, operation, branch.done, branch.picks, tree)
 
 
@@ -108,8 +118,8 @@ def abort_operation(project: Project) -> SeriesChange:
     with changing(project, doing, operation.pin) as session:
         work = session.work
         head, tree = operation.start_head, operation.start_tree
-        cleared = EDITING.file_change(project, None)
-        change = Transaction(doing, work.head, head, work_tree_state(work.git), tree, cleared)
+        files = (*EDITING.file_change(project, None), *applied_change(project, operation.before))
+        change = Transaction(doing, work.head, head, work_tree_state(work.git), tree, files)
         publish(project, work.git, change)
         return _result(work, operation.applied, head)
 
@@ -135,7 +145,7 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
         if from_files:
             return publish_series(work, doing, _reread(work), session.applied, tree)
         branch = read_branch(work, tree)
-        operation = Operation(doing, "edit", work.pin.name, branch.applied, work.head, tree)
+        operation = begin(work, doing, "edit", branch.applied, tree)
         return pick_and_publish(work, operation, branch.done, branch.picks, tree)
 
 
@@ -189,6 +199,11 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
             line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in target.read_bytes().splitlines()
         ):
             raise PyggmlError(f"{target} still has conflict marks", f"Resolve them, then: {EDITING.resume}")
+    if operation.series not in ("", work.digest()):
+        raise PyggmlError(
+            f"{work.directory}: the patch files have changed since `{operation.doing}` stopped",
+            f"Put them back as they were, or give up with `{EDITING.abort}` (`pyggml undo` has your resolution).",
+        )
     done = [(patch, read_commit(work.git, commit)) for patch, commit in operation.done]
     below = top(work, done)[1]
     pick = operation.todo[0]

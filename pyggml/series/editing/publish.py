@@ -12,8 +12,9 @@ from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
+from pyggml.series.worktree.applied import applied_change, applied_series, read_applied
 from pyggml.series.worktree.sequencer import EDITING
-from pyggml.series.worktree.state_file import read_file
+from pyggml.series.worktree.state_file import FileChange, read_file
 from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
 
@@ -33,6 +34,14 @@ class SeriesChange:
     head: str
     written: tuple[str, ...] = ()
     waiting: str | None = None
+
+
+def begin(
+    work: Workspace, doing: str, kind: str, applied: int, tree: str, name: str = "", message: str = ""
+) -> Operation:
+    """An operation that begins now, with the files of the work tree as in `tree`."""
+    before = read_applied(work.project)
+    return Operation(doing, kind, work.pin.name, applied, work.head, tree, name, message, before=before)
 
 
 def pick_and_publish(
@@ -58,6 +67,7 @@ def pick_and_publish(
     stopped = replace(
         operation,
         kind="conflict",
+        series=work.digest(),
         done=tuple((patch, commit.id) for patch, commit in entries),
         todo=conflict.rest,
         conflicts=conflict.paths,
@@ -81,17 +91,28 @@ def publish_series(
     """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more."""
     head, new_tree = top(work, entries[:applied])
     changes = work.series_changes(_series_files(work, entries))
+    kept = applied_change(work.project, applied_series(work, [commit for _, commit in entries[:applied]]))
     cleared = EDITING.file_change(work.project, None)
-    publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, (*changes, *cleared)))
+    files = (*changes, *kept, *cleared)
+    publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, files))
     written = tuple(change.path for change in changes)
     return SeriesChange(work.pin.name, applied, len(entries), head, written)
 
 
 def publish_waiting(
-    work: Workspace, operation: Operation, head_new: str, tree_old: str, tree_new: str
+    work: Workspace,
+    operation: Operation,
+    head_new: str,
+    tree_old: str,
+    tree_new: str,
+    applied: tuple[FileChange, ...] = (),
 ) -> None:
-    """Move the work tree and leave `operation` waiting there."""
-    files = EDITING.file_change(work.project, operation)
+    """Move the work tree and leave `operation` waiting there.
+
+    Args:
+        applied: the change of what the work tree is made of, if it is made of patch files then.
+    """
+    files = (*EDITING.file_change(work.project, operation), *applied)
     change = Transaction(operation.doing, work.head, head_new, tree_old, tree_new, files)
     publish(work.project, work.git, change)
 

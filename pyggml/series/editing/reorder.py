@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.editing.operation import Operation
-from pyggml.series.editing.publish import SeriesChange, pick_and_publish, series_listing
+from pyggml.series.editing.publish import SeriesChange, begin, pick_and_publish, series_listing
 from pyggml.series.stack.picks import series_picks
 from pyggml.series.stack.series_file import SERIES_FILE, check_new_name
 from pyggml.series.worktree.files import work_tree_state
@@ -85,5 +84,5 @@ def _reorder(work: Workspace, doing: str, order: Sequence[int], applied: int) ->
     done = [(work.series.patches[n], stack[n]) for n in range(same)]
     picks = series_picks(work.series, stack, order[same:])
     tree = work_tree_state(work.git)
-    operation = Operation(doing, "edit", work.pin.name, applied, work.head, tree)
+    operation = begin(work, doing, "edit", applied, tree)
     return pick_and_publish(work, operation, done, picks, tree)

@@ -12,6 +12,7 @@ from pyggml.series.rebasing.state import forget_rebase
 from pyggml.series.rebasing.verdict import RebasedPatch
 from pyggml.series.stack.format_patch import format_patch
 from pyggml.series.stack.series_file import SERIES_FILE, Series, series_toml
+from pyggml.series.worktree.applied import applied_change, applied_series
 from pyggml.series.worktree.position import known_position, other_pin_at_head, position
 from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.session import Needs, require
@@ -77,6 +78,10 @@ def publish_rebase(
     old = work.head
     new = head or old
     tree_old, tree_new = (work.git.text("rev-parse", f"{commit}^{{tree}}") for commit in (old, new))
+    if head is not None:
+        commits = [step.commit for step in steps if step.commit is not None]
+        count = next((n for n, commit in enumerate(commits, 1) if commit.id == head), 0)
+        changes += applied_change(work.project, applied_series(onto, commits[:count]))
     publish(work.project, work.git, Transaction(doing, old, new, tree_old, tree_new, tuple(changes)))
     forget_rebase(work.project)
     return PublishedRebase(written, new != old, default)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
+from pyggml.series.worktree.applied import applied_change, applied_series, outdated
 from pyggml.series.worktree.files import edits
-from pyggml.series.worktree.position import applied_older_files, known_position, position
+from pyggml.series.worktree.position import known_position, made_of_files, position
 from pyggml.series.worktree.session import Needs, Session, changing, require
 from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
@@ -70,7 +71,7 @@ def _check_target(work: Workspace, to: int | None) -> int:
 def _movable_position(work: Workspace) -> int | None:
     """As `known_position`; None also if the patch files have changed since they were applied."""
     at = position(work)
-    return at if at is not None or applied_older_files(work) else known_position(work)
+    return at if at is not None or (made_of_files(work) and outdated(work)) else known_position(work)
 
 
 def _is_reworded(work: Workspace, at: int) -> bool:
@@ -78,7 +79,7 @@ def _is_reworded(work: Workspace, at: int) -> bool:
 
     Never so with commits of the user (`git commit --amend`) or edited files: those stay.
     """
-    if at == 0 or not applied_older_files(work) or edits(work.git).tracked:
+    if at == 0 or not made_of_files(work) or edits(work.git).tracked:
         return False
     return work.stack(at)[-1].id != work.head
 
@@ -88,11 +89,14 @@ def _move(session: Session, doing: str, at: int | None, wanted: int) -> ApplyRes
     if at == wanted and not _is_reworded(work, at):
         return ApplyResult(work.pin.name, False, at, total, work.head, session.finished)
     require(work, doing, Needs.NO_EDITS)
+    if at is not None:
+        known_position(work)
     stack = work.stack(wanted)
     head = stack[-1].id if stack else work.base
-    publish(
-        work.project,
-        work.git,
-        Transaction(doing, work.head, head, work.head_tree, work.series.trees[wanted]),
+    applied = applied_series(work, stack)
+    change = Transaction(
+        *(doing, work.head, head, work.head_tree, work.series.trees[wanted]),
+        applied_change(work.project, applied),
     )
+    publish(work.project, work.git, change)
     return ApplyResult(work.pin.name, True, wanted, total, head, session.finished)

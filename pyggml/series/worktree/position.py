@@ -4,43 +4,83 @@ from __future__ import annotations
 
 from pyggml.errors import PyggmlError
 from pyggml.series.stack.series_file import read_series
-from pyggml.series.worktree.transaction import undo_records
+from pyggml.series.worktree.applied import applied_here, outdated
 from pyggml.series.worktree.workspace import Workspace
 
 
 def position(work: Workspace) -> int | None:
     """How many patches are applied, by equality of trees; None if HEAD's tree is not one of the series."""
-    tree, trees = work.head_tree, work.series.trees
-    return trees.index(tree) if tree in trees else None
+    tree = work.head_tree
+    places = [number for number, other in enumerate(work.series.trees) if other == tree]
+    if len(places) > 1:
+        # A patch that takes another back gives the same tree again: only the number of commits tells them apart.
+        count = int(work.git.text("rev-list", "--count", f"{work.base}..HEAD"))
+        places.sort(key=lambda number: number != count)
+    return places[0] if places else None
 
 
 def known_position(work: Workspace) -> int | None:
     """As `position`, but None only if HEAD is at a position of another pin's series.
 
     Raises:
-        PyggmlError: HEAD is at no recorded tree.
+        PyggmlError: HEAD is at no recorded tree, or at commits of the user that give one.
     """
     at = position(work)
-    if at is not None or other_pin_at_head(work) is not None:
-        return at
-    if applied_older_files(work):
-        raise PyggmlError(
-            f"{work.git.work_tree}: the patch files have changed since they were applied",
-            "Bring the work tree up to date with: pyggml patch apply",
+    if at is None and other_pin_at_head(work) is not None:
+        return None
+    if at is None and outdated(work):
+        if made_of_files(work):
+            raise PyggmlError(
+                f"{work.git.work_tree}: the patch files have changed since they were applied",
+                "Bring the work tree up to date with: pyggml patch apply",
+            )
+        refuse_outdated(work)
+    if at is None or _has_own_commits(work, at):
+        which = (
+            "HEAD is at no tree of the series" if at is None else f"HEAD is not patch {at} as its file has it"
         )
+        raise PyggmlError(
+            f"{work.git.work_tree}: {which} on pin {work.pin.name}: it has commits of yours",
+            "Write them into patch files with `pyggml patch refresh`, or look with `pyggml patch status`.",
+        )
+    return at
+
+
+def made_of_files(work: Workspace) -> bool:
+    """Whether HEAD is a commit that was made of patch files, as they were then: moving away loses nothing."""
+    applied = applied_here(work)
+    return applied is not None and work.head in applied.commits
+
+
+def refuse_outdated(work: Workspace) -> None:
+    """Refuse to write the work tree into patch files that are newer than what it was made of.
+
+    Raises:
+        PyggmlError: they are; the message says how both are kept.
+    """
+    if not outdated(work):
+        return
+    tree, applied = work.git.work_tree, applied_here(work)
+    changed = f"{tree}: the patch files have changed since they were applied"
+    assert applied is not None  # noqa: S101
+    if made_of_files(work):
+        raise PyggmlError(
+            f"{changed}: writing the work tree back would undo that",
+            f"Put edits aside (git -C {tree} stash), run `pyggml patch apply`, then: git -C {tree} stash pop",
+        )
+    top = applied.commits[-1][:12]
     raise PyggmlError(
-        f"{work.git.work_tree}: HEAD is at no tree of the series on pin {work.pin.name}: it has commits of yours",
-        "Write them into patch files with `pyggml patch refresh`, or look with `pyggml patch status`.",
+        f"{changed}, and it has commits of yours",
+        f"There: git branch mine; git reset --keep {top}; pyggml patch apply; git cherry-pick {top}..mine. "
+        "Then: pyggml patch refresh",
     )
 
 
-def applied_older_files(work: Workspace) -> bool:
-    """HEAD is where `apply` or `unapply` put it, from files that have changed since, as after a `git pull`.
-
-    Every commit there was made from a patch file, so moving away loses nothing; `pyggml undo` goes back.
-    """
-    last = [record.transaction for record in undo_records(work.project)[-1:]]
-    return any(t.head_new == work.head and t.doing in ("patch apply", "patch unapply") for t in last)
+def _has_own_commits(work: Workspace, at: int) -> bool:
+    """Whether the trees are those of the series, but the commits are the user's (`git commit --amend`)."""
+    if applied_here(work) is None or made_of_files(work):
+        return False
+    return work.head != (work.stack(at)[-1].id if at else work.base)
 
 
 def other_pin_at_head(work: Workspace) -> str | None:

@@ -11,7 +11,7 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.worktree.files import check_ready, edits
-from pyggml.series.worktree.position import known_position
+from pyggml.series.worktree.position import known_position, refuse_outdated
 from pyggml.series.worktree.sequencer import refuse_waiting
 from pyggml.series.worktree.transaction import recover
 from pyggml.series.worktree.workspace import Workspace, open_workspace
@@ -111,6 +111,7 @@ def require(work: Workspace, doing: str, needs: Needs) -> int:
 def _refuse_edits(work: Workspace, doing: str) -> None:
     edited = edits(work.git).tracked
     if edited:
+        refuse_outdated(work)
         more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
         raise PyggmlError(
             f"{work.git.work_tree}: {edited[0]}{more} edited: `{doing}` would lose that",

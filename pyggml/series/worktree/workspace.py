@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,12 @@ class Workspace:
     def patch_file(self, number: int) -> bytes:
         """The content of the file of patch `number` (from 1)."""
         return (self.directory / self.series.patches[number - 1].file(number)).read_bytes()
+
+    def digest(self) -> str:
+        """Of all files of the series: another digest means that one of them has changed."""
+        paths = [*sorted(self.directory.glob("*.patch")), self.directory / SERIES_FILE]
+        content = [(path.name, path.read_bytes()) for path in paths if path.is_file()]
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     def stack(self, upto: int | None = None) -> list[Commit]:
         """The commits that the patch files make: of the first `upto` patches, by default of all.
