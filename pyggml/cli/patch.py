@@ -112,7 +112,9 @@ def status_(pin: str | None, as_json: bool) -> None:
     for what, sequencer in ((status.rebase, REBASING), (status.operation, EDITING)):
         if what:
             click.echo(f"{what[0].upper()}{what[1:]}.\n{sequencer.choices}")
-    if status.state in ("dirty", "diverged") and not (status.operation or status.elsewhere):
+    if status.outdated and not status.operation:
+        click.echo("The patch files have changed since they were applied: `pyggml patch apply` follows them.")
+    elif status.state in ("dirty", "diverged") and not (status.operation or status.elsewhere):
         click.echo("`pyggml patch refresh` writes commits and edits into the patch files.")
 
 

@@ -74,7 +74,8 @@ def _series(project: Project) -> Row:
             f"{text}; stopped in {status.operation or status.interrupted}",
             "pyggml patch status",
         )
-    fix = {"clean": "pyggml patch apply", "partial": "pyggml patch apply", "diverged": "pyggml patch status"}
+    fix = dict.fromkeys(("clean", "partial", "outdated"), "pyggml patch apply")
+    fix["diverged"] = "pyggml patch status"
     return Row("project", "series", "ok", text, fix.get(status.state, "") if status.total else "")
 
 

@@ -177,5 +177,5 @@ def _merge_message(
     raise PyggmlError(
         f"patch {patch.name}: its file has another message or author since it was applied, "
         f"and commit {commit.id[:12]} has its own",
-        "Give the commit the text that is to stay, and put the file back (git checkout), or the other way round.",
+        "Reword the commit like the file (git commit --amend), or restore the file (git checkout -- patches).",
     )

@@ -23,9 +23,9 @@ from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.history import read_commit
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
-from pyggml.series.worktree.applied import applied_change, applied_series
+from pyggml.series.worktree.applied import applied_change, applied_here, applied_series, outdated
 from pyggml.series.worktree.files import work_tree_state
-from pyggml.series.worktree.position import known_position
+from pyggml.series.worktree.position import known_position, made_of_files
 from pyggml.series.worktree.sequencer import EDITING, REBASING, refuse_waiting
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -100,6 +100,7 @@ def continue_operation(project: Project) -> SeriesChange:
         tree = work_tree_state(work.git)
         if operation.kind == "conflict":
             return _resolve(work, operation, tree)
+        _refuse_outdated(work, operation)
         if operation.kind == "new":
             return _finish_new(work, operation, tree)
         branch = read_branch(work, tree, operation.applied)
@@ -159,6 +160,20 @@ def _waiting(project: Project, hint: str) -> Operation:
 
 def _result(work: Workspace, applied: int, head: str, waiting: str | None = None) -> SeriesChange:
     return SeriesChange(work.pin.name, applied, len(work.series.patches), head, waiting=waiting)
+
+
+def _refuse_outdated(work: Workspace, operation: Operation) -> None:
+    if not outdated(work):
+        return
+    way = ["git stash", EDITING.abort, "pyggml patch apply", f"pyggml {operation.doing}", "git stash pop"]
+    applied = applied_here(work)
+    if applied is not None and not made_of_files(work):
+        way[1:1] = ["git branch mine"]
+        way[-1:] = [f"git cherry-pick {applied.commits[-1][:12]}..mine", *way[-1:]]
+    raise PyggmlError(
+        f"{work.git.work_tree}: the patch files have changed since `{operation.doing}` began",
+        f"To keep both, there: {'; '.join(way)}. Then: {EDITING.resume}",
+    )
 
 
 def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChange:

@@ -13,6 +13,7 @@ from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.history import read_chain
+from pyggml.series.worktree.applied import applied_here, outdated
 from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import other_pin_at_head, position
 from pyggml.series.worktree.sequencer import EDITING, REBASING
@@ -37,8 +38,9 @@ class SeriesStatus:
     """Where the work tree is in the series.
 
     Attributes:
-        state: `clean` (nothing applied), `partial`, `applied`, `dirty` (tracked files are edited) or
-            `diverged` (HEAD is at no recorded tree).
+        state: `clean` (nothing applied), `partial`, `applied`, `dirty` (tracked files are edited),
+            `outdated` (HEAD is what the patch files gave before they changed) or `diverged` (HEAD is at no
+            recorded tree).
         applied: how many patches are applied; with `diverged`, how many lie below the user's commits.
         edits: tracked paths that are edited.
         on_top: subjects of the commits that are in no patch file.
@@ -46,6 +48,7 @@ class SeriesStatus:
         rebase: the rebase that waits for `patch rebase --continue`, as a clause.
         interrupted: the command that was killed half-way and that the next command finishes.
         elsewhere: the other pin whose series HEAD is on.
+        outdated: the patch files have changed since they were applied.
     """
 
     pin: str
@@ -61,6 +64,7 @@ class SeriesStatus:
     interrupted: str | None = None
     elsewhere: str | None = None
     rebase: str | None = None
+    outdated: bool = False
 
 
 def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus:
@@ -80,9 +84,11 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
     on_top: tuple[str, ...] = ()
     if at is None and elsewhere is None:
         applied, on_top = _below_and_on_top(work)
+    # While a command is at work, what it has written down is of no moment.
+    stale = interrupted is None and outdated(work)
     total = len(work.series.patches)
     if at is None:
-        state = "diverged"
+        state = "outdated" if stale and not on_top else "diverged"
     elif edited.tracked:
         state = "dirty"
     else:
@@ -112,6 +118,7 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
         interrupted=interrupted.doing if interrupted else None,
         elsewhere=elsewhere,
         rebase=REBASING.what(project),
+        outdated=stale,
     )
 
 
@@ -152,7 +159,8 @@ def _below_and_on_top(work: Workspace) -> tuple[int, tuple[str, ...]]:
         chain = read_chain(work.git, work.base, work.head)
     except PyggmlError:
         return 0, ("(HEAD does not descend from this pin)",)
-    trees = work.series.trees
+    applied, trees = applied_here(work), work.series.trees
+    known = applied.commits if applied else ()
     last = max((index for index, commit in enumerate(chain, 1) if commit.tree in trees), default=0)
     below = trees.index(chain[last - 1].tree) if last else 0
-    return below, tuple(commit.subject for commit in chain[last:])
+    return below, tuple(commit.subject for commit in chain[last:] if commit.id not in known)
