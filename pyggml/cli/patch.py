@@ -159,8 +159,13 @@ def _changed(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: 
     if as_json:
         print_json(asdict(result))
         return
-    for path in result.written:
-        click.echo(f"wrote {path}")
+    if result.recovered:
+        say(f"finished `{result.recovered}`, which had been killed half-way")
+    for old, new in result.renamed:
+        click.echo(f"moved {old} to {new.rsplit('/', 1)[-1]}")
+    for verb, paths in (("removed", result.removed), ("wrote", result.written)):
+        for path in paths:
+            click.echo(f"{verb} {path}")
     if result.waiting:
         click.echo(result.waiting)
     else:

@@ -17,6 +17,7 @@ from pyggml.series.editing.publish import (
     pick_and_publish,
     publish_series,
     publish_waiting,
+    series_change,
     top,
 )
 from pyggml.series.patchfile.mail import Identity, clean_message
@@ -24,11 +25,18 @@ from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.history import read_commit
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
-from pyggml.series.worktree.applied import applied_change, applied_here, applied_series, outdated
+from pyggml.series.worktree.applied import (
+    APPLIED_FILE,
+    applied_change,
+    applied_here,
+    applied_series,
+    outdated,
+)
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.position import known_position, made_of_files
 from pyggml.series.worktree.sequencer import EDITING, REBASING, refuse_waiting
 from pyggml.series.worktree.session import Needs, changing
+from pyggml.series.worktree.state_file import FileChange
 from pyggml.series.worktree.transaction import Transaction, publish
 from pyggml.series.worktree.workspace import Workspace
 
@@ -64,7 +72,7 @@ def new_patch(
         operation = begin(work, f"patch new {name}", "new", at + 1, tree, name, text)
         if tree == work.series.trees[at]:
             publish_waiting(work, operation, head, tree, tree)
-            return _result(work, at, head, f"Edit {work.git.work_tree}, then: {EDITING.resume}")
+            return series_change(work, waiting=f"Edit {work.git.work_tree}, then: {EDITING.resume}")
         return _finish_new(work, operation, tree)
 
 
@@ -85,7 +93,7 @@ def edit_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesC
         kept = applied_change(project, applied_series(work, stack))
         publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree, kept)
         where = f"Edit {work.git.work_tree}, then: {EDITING.resume}   (or: {EDITING.abort})"
-        return _result(work, number, stack[-1].id, where)
+        return series_change(work, waiting=where)
 
 
 def continue_operation(project: Project) -> SeriesChange:
@@ -95,9 +103,12 @@ def continue_operation(project: Project) -> SeriesChange:
         PyggmlError: nothing waits, or conflict marks are left.
         StoppedError: a later patch conflicts.
     """
-    operation = _waiting(project, "`pyggml patch edit N` or `pyggml patch new NAME` begin something.")
-    with changing(project, "patch continue", operation.pin) as session:
-        work = session.work
+    with changing(project, "patch continue", lambda: _waiting_pin(project)) as session:
+        work, operation = session.work, EDITING.load(project, Operation)
+        if operation is None and session.recovered and _ended_by(project, session.recovered):
+            return series_change(work, recovered=session.finished)
+        if operation is None:
+            raise _nothing_waits(project, "`pyggml patch edit N` or `pyggml patch new NAME` begin something.")
         tree = work_tree_state(work.git)
         if operation.kind == "conflict":
             return _resolve(work, operation, tree)
@@ -112,18 +123,45 @@ def continue_operation(project: Project) -> SeriesChange:
 def abort_operation(project: Project) -> SeriesChange:
     """Go back to before the command that waits; what was edited since is kept in the undo record.
 
+    A `patch continue` that was killed or could not write is taken back as well.
+
     Raises:
         PyggmlError: nothing waits.
     """
-    operation = _waiting(project, "See: pyggml patch status")
-    doing = f"abort of {operation.doing}"
-    with changing(project, doing, operation.pin) as session:
-        work = session.work
+    with changing(project, "patch abort", lambda: _waiting_pin(project)) as session:
+        work, operation, recovered = session.work, EDITING.load(project, Operation), session.recovered
+        files = EDITING.file_change(project, None)
+        if operation is None and recovered is not None:
+            operation = _ended_by(project, recovered)
+            if recovered.doing.startswith("abort of "):
+                return series_change(work, recovered=recovered.doing)
+            ended = (EDITING.file, APPLIED_FILE)
+            files = tuple(FileChange(f.path, f.new, f.old) for f in recovered.files if f.path not in ended)
+        if operation is None:
+            raise _nothing_waits(project, "See: pyggml patch status")
+        doing = f"abort of {operation.doing}"
         head, tree = operation.start_head, operation.start_tree
-        files = (*EDITING.file_change(project, None), *applied_change(project, operation.before))
+        files += applied_change(project, operation.before)
         change = Transaction(doing, work.head, head, work_tree_state(work.git), tree, files)
         publish(project, work.git, change)
-        return _result(work, operation.applied, head)
+        return series_change(work, changed=files)
+
+
+def _waiting_pin(project: Project) -> str | None:
+    """The pin of the command that waits; the default pin if none does."""
+    operation = EDITING.load(project, Operation)
+    return operation.pin if operation else None
+
+
+def _ended_by(project: Project, change: Transaction) -> Operation | None:
+    """The operation that waited until `change`, which let nothing wait any more."""
+    ended = [f.old for f in change.files if f.path == EDITING.file and f.new is None]
+    return EDITING.decode(project, Operation, ended[0]) if ended else None
+
+
+def _nothing_waits(project: Project, hint: str) -> PyggmlError:
+    refuse_waiting(project, REBASING)
+    return PyggmlError("nothing is under way", hint)
 
 
 def refresh(project: Project, pin: str | None = None, *, from_files: bool = False) -> SeriesChange:
@@ -149,18 +187,6 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
         branch = read_branch(work, tree)
         operation = begin(work, doing, "edit", branch.applied, tree)
         return pick_and_publish(work, operation, branch.done, branch.picks, tree)
-
-
-def _waiting(project: Project, hint: str) -> Operation:
-    operation = EDITING.load(project, Operation)
-    if operation is None:
-        refuse_waiting(project, REBASING)
-        raise PyggmlError("nothing is under way", hint)
-    return operation
-
-
-def _result(work: Workspace, applied: int, head: str, waiting: str | None = None) -> SeriesChange:
-    return SeriesChange(work.pin.name, applied, len(work.series.patches), head, waiting=waiting)
 
 
 def _refuse_outdated(work: Workspace, operation: Operation) -> None:

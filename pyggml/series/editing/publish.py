@@ -16,8 +16,9 @@ from pyggml.series.worktree.applied import applied_change, applied_series, read_
 from pyggml.series.worktree.checkout import show_unmerged
 from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.state_file import FileChange, read_file
+from pyggml.series.worktree.status import applied_count
 from pyggml.series.worktree.transaction import Transaction, publish
-from pyggml.series.worktree.workspace import Workspace
+from pyggml.series.worktree.workspace import Workspace, open_workspace
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,12 @@ class SeriesChange:
     """What a command did to the series.
 
     Attributes:
-        written: files of the series that were written or removed.
+        applied, total: how many patches are applied and how many there are, as `patch status` counts them.
+        written: files of the series that were written.
+        removed: files of patches that are in the series no more.
+        renamed: pairs of the old and the new file of a patch that has another number or name now.
         waiting: what the user has to do before `pyggml patch continue`; None if all is done.
+        recovered: the command that had been killed half-way and was finished, if that was all there was to do.
     """
 
     pin: str
@@ -34,7 +39,49 @@ class SeriesChange:
     total: int
     head: str
     written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     waiting: str | None = None
+    recovered: str | None = None
+
+
+def series_change(
+    work: Workspace,
+    changed: Sequence[FileChange] = (),
+    renamed: Mapping[str, str] | None = None,
+    waiting: str | None = None,
+    recovered: str | None = None,
+) -> SeriesChange:
+    """What a command did, read back from what is there now.
+
+    Args:
+        changed: the files it changed; those that are not of the series do not count.
+        renamed: old to new name of patches that have another name now.
+    """
+    now = open_workspace(work.project, work.pin.name)
+    relative = work.directory.relative_to(work.project.root).as_posix()
+    inside = [change for change in changed if change.path.startswith(f"{relative}/")]
+    written = [change.path for change in inside if change.new is not None]
+    removed = [change.path for change in inside if change.new is None]
+    new = {patch.name: f"{relative}/{patch.file(n)}" for n, patch in enumerate(now.series.patches, 1)}
+    pairs = []
+    for number, patch in enumerate(work.series.patches, 1):
+        old, place = f"{relative}/{patch.file(number)}", new.get((renamed or {}).get(patch.name, patch.name))
+        if old != place and old in removed and place in written:
+            pairs.append((old, place))
+            removed.remove(old)
+            written.remove(place)
+    return SeriesChange(
+        work.pin.name,
+        applied_count(now),
+        len(now.series.patches),
+        now.head,
+        tuple(written),
+        tuple(removed),
+        tuple(pairs),
+        waiting,
+        recovered,
+    )
 
 
 def begin(
@@ -64,7 +111,8 @@ def pick_and_publish(
     entries = [*done, *result.done]
     conflict = result.conflict
     if conflict is None:
-        return publish_series(work, operation.doing, entries, operation.applied, tree)
+        doing = f"end of {operation.doing}" if EDITING.what(work.project) else operation.doing
+        return publish_series(work, doing, entries, operation.applied, tree)
     stopped = replace(
         operation,
         kind="conflict",
@@ -98,8 +146,7 @@ def publish_series(
     cleared = EDITING.file_change(work.project, None)
     files = (*changes, *kept, *cleared)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, files))
-    written = tuple(change.path for change in changes)
-    return SeriesChange(work.pin.name, applied, len(entries), head, written)
+    return series_change(work, changes)
 
 
 def publish_waiting(
@@ -116,7 +163,8 @@ def publish_waiting(
         applied: the change of what the work tree is made of, if it is made of patch files then.
     """
     files = (*EDITING.file_change(work.project, operation), *applied)
-    change = Transaction(operation.doing, work.head, head_new, tree_old, tree_new, files)
+    step = "stop" if operation.kind == "conflict" else "begin"
+    change = Transaction(f"{step} of {operation.doing}", work.head, head_new, tree_old, tree_new, files)
     publish(work.project, work.git, change)
 
 

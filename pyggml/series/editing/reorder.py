@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.editing.publish import SeriesChange, begin, pick_and_publish, series_listing
+from pyggml.series.editing.publish import SeriesChange, begin, pick_and_publish, series_change, series_listing
 from pyggml.series.stack.picks import series_picks
 from pyggml.series.stack.series_file import SERIES_FILE, check_new_name
 from pyggml.series.worktree.files import work_tree_state
@@ -72,8 +72,7 @@ def rename_patch(project: Project, wanted: str, name: str, pin: str | None = Non
         changes = work.series_changes(files)
         doing = f"patch rename {old.name} {name}"
         publish(project, work.git, Transaction(doing, head, head, tree, tree, changes))
-        written = tuple(change.path for change in changes)
-        return SeriesChange(work.pin.name, 0, len(patches), head, written)
+        return series_change(work, changes, {old.name: name})
 
 
 def _reorder(work: Workspace, doing: str, order: Sequence[int], applied: int) -> SeriesChange:

@@ -319,7 +319,7 @@ def _parse_file(lines: list[bytes], start: int, end: int, strip: int) -> FileDif
     for path in (old, new):
         if path is not None:
             check_path(path)
-    _check_modes(modes, hunks, new)
+    _check_modes(modes, new)
     return FileDiff(tuple(header), old, new, tuple(hunks), tuple(modes), tuple(lines[index:end]), git)
 
 
@@ -468,23 +468,12 @@ def check_path(path: bytes) -> None:
         )
 
 
-def _check_modes(modes: list[bytes], hunks: list[Hunk], new: bytes | None) -> None:
+def _check_modes(modes: list[bytes], new: bytes | None) -> None:
     if b"160000" in modes:
         raise PyggmlError(
             f"the patch changes a submodule: {_printable(new or b'')}",
             "Submodules are not part of a snapshot.",
         )
-    if b"120000" in modes and new is not None:
-        target = b"".join(hunks[0].new_lines()) if hunks else b""
-        depth = new.count(b"/")
-        climb = 0
-        for part in target.split(b"/"):
-            climb += 1 if part == b".." else 0 if part in (b"", b".") else -1
-            if climb > depth or target.startswith(b"/"):
-                raise PyggmlError(
-                    f"the patch makes {_printable(new)} a link out of the tree, to {_printable(target)}",
-                    "Do not apply it: the patch is malformed or hostile.",
-                )
 
 
 def _printable(path: bytes) -> str:

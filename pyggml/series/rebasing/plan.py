@@ -33,6 +33,7 @@ from pyggml.series.rebasing.verdict import (
     compare_patch,
 )
 from pyggml.series.stack.commits import Commit, commit_tree
+from pyggml.series.stack.links import check_links
 from pyggml.series.stack.merge import MergeResult, merge
 from pyggml.series.stack.series_file import Patch
 from pyggml.series.stack.trees import read_blobs, renamed_paths
@@ -163,6 +164,7 @@ def _rebase_patch(
         if comparison.verdict == EMPTY:
             reason = "it changes nothing on what comes before it"
         return RebasedPatch(number, patch, old.subject, comparison, merged.tree, how, reason)
+    check_links(git, tree, result, f"patch {patch.name}")
     commit = commit_tree(git, result, parent, old.author, message)
     new = replace(patch, **decision.entry, tree=result)
     step = RebasedPatch(number, new, commit.subject, comparison, merged.tree, how, "", commit)

@@ -14,6 +14,7 @@ from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.mail import Identity, NamedPatch, PatchMail
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.stack.links import check_links
 from pyggml.series.stack.series_file import Series, series_patches
 from pyggml.series.stack.trees import path_kinds, tree_reader
 
@@ -60,8 +61,8 @@ def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch
     its tree is tried at its stated lines before, which is quicker, and must give that tree.
 
     Raises:
-        PyggmlError: a patch does not apply, is ambiguous, changes nothing, leaves the tree, or gives another
-            tree than it records.
+        PyggmlError: a patch does not apply, is ambiguous, changes nothing, leaves the tree, makes a link that
+            does, or gives another tree than it records.
     """
     with scratch_index(git, tree) as index:
         for patch in patches:
@@ -69,6 +70,12 @@ def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch
             commit = commit_tree(git, tree, parent, patch.mail.author, patch.mail.message)
             yield commit
             parent = commit.id
+
+
+def _check_links(git: Git, old: str, new: str, patch: NamedPatch) -> None:
+    # Most patches need no look at their trees. A renamed link has no mode in the diff.
+    if any(word in patch.mail.diff for word in (b"120000", b"rename from ", b"copy from ")):
+        check_links(git, old, new, patch.label)
 
 
 def _apply_recorded(index: Git, tree: str, patch: NamedPatch) -> str:
@@ -87,6 +94,7 @@ def _apply_recorded(index: Git, tree: str, patch: NamedPatch) -> str:
             f"{patch.label}: it gives tree {made[:12]}, recorded is {patch.tree[:12]}: it was changed by hand",
             "Restore it (git checkout -- patches), or accept the change with: pyggml patch refresh --from-files",
         )
+    _check_links(index, tree, made, patch)
     return made
 
 
@@ -113,6 +121,7 @@ def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
         # Only a patch of a series has no title.
         way_out = "Leave it out." if patch.title else "Remove it from the series: pyggml patch drop NAME"
         raise PyggmlError(f"{patch.label}: it changes nothing", way_out)
+    _check_links(index, tree, made, patch)
     return made
 
 

@@ -9,6 +9,7 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.stack.commits import Commit, commit_tree
+from pyggml.series.stack.links import check_links
 from pyggml.series.stack.merge import ConflictLabels, IndexStage, merge
 from pyggml.series.stack.series_file import Patch, Series
 
@@ -82,7 +83,7 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
     """Pick every patch in order onto the commit `parent` with tree `tree`.
 
     Raises:
-        PyggmlError: a patch changes nothing any more.
+        PyggmlError: a patch changes nothing any more, or makes a link that leads out of the tree.
     """
     done: list[tuple[Patch, Commit]] = []
     for index, pick in enumerate(picks):
@@ -99,6 +100,7 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
                 f"patch {pick.patch.name} would change nothing any more on top of what comes before it",
                 f"Remove it first with: pyggml patch drop {pick.patch.name}",
             )
+        check_links(git, tree, now, f"patch {pick.patch.name}")
         commit = commit_tree(git, now, parent, pick.author, pick.message)
         done.append((replace(pick.patch, tree=now), commit))
         parent, tree = commit.id, now

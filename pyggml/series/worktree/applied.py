@@ -14,7 +14,7 @@ from pyggml.series.stack.commits import Commit
 from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json
 from pyggml.series.worktree.workspace import Workspace
 
-FILE = ".pyggml/applied.json"
+APPLIED_FILE = ".pyggml/applied.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AppliedSeries:
 
 def read_applied(project: Project) -> AppliedSeries | None:
     """What the work tree was made of; None if no command has written it down."""
-    content = read_file(project.root / FILE)
+    content = read_file(project.root / APPLIED_FILE)
     try:
         return None if content is None else from_plain(AppliedSeries, json.loads(content))
     except (ValueError, TypeError, KeyError):
@@ -60,9 +60,9 @@ def applied_series(work: Workspace, commits: Sequence[Commit]) -> AppliedSeries:
 
 def applied_change(project: Project, new: AppliedSeries | None) -> tuple[FileChange, ...]:
     """The change of the file, to be published with the branch."""
-    old = read_file(project.root / FILE)
+    old = read_file(project.root / APPLIED_FILE)
     content = to_json(new) if new else None
-    return () if old == content else (FileChange(FILE, old, content),)
+    return () if old == content else (FileChange(APPLIED_FILE, old, content),)
 
 
 def applied_here(work: Workspace) -> AppliedSeries | None:

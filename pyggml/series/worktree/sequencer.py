@@ -55,7 +55,11 @@ class Sequencer:
         Raises:
             PyggmlError: the file is damaged.
         """
-        document = self._document(project)
+        return self.decode(project, kind, read_file(project.root / self.file))
+
+    def decode(self, project: Project, kind: type[T], content: bytes | None) -> T | None:
+        """As `load`, of a state that was in the file once."""
+        document = self._document(project, content)
         try:
             return None if document is None else from_plain(kind, document[1])
         except (ValueError, TypeError, KeyError) as error:
@@ -63,7 +67,7 @@ class Sequencer:
 
     def what(self, project: Project) -> str | None:
         """What waits, as a clause; None if nothing does. Cheap: every command of the series asks."""
-        document = self._document(project)
+        document = self._document(project, read_file(project.root / self.file))
         return document[0] if document else None
 
     def file_change(self, project: Project, state: SequencerState | None) -> tuple[FileChange, ...]:
@@ -84,11 +88,11 @@ class Sequencer:
     def _encode(self, state: SequencerState) -> bytes:
         return to_json({"what": state.what(), **to_plain(state)})
 
-    def _document(self, project: Project) -> tuple[str, dict[str, Any]] | None:
-        try:
-            document = dict(json.loads((project.root / self.file).read_bytes()))
-        except FileNotFoundError:
+    def _document(self, project: Project, content: bytes | None) -> tuple[str, dict[str, Any]] | None:
+        if content is None:
             return None
+        try:
+            document = dict(json.loads(content))
         except (ValueError, TypeError) as error:
             raise self._damaged(project, error) from error
         # Versions before this one did not write down what waits.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from pyggml.project import Project
 from pyggml.series.worktree.files import check_ready, edits
 from pyggml.series.worktree.position import known_position, refuse_outdated
 from pyggml.series.worktree.sequencer import refuse_waiting
-from pyggml.series.worktree.transaction import recover
+from pyggml.series.worktree.transaction import Transaction, recover
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.upstream.pins import read_pins
 from pyggml.upstream.store import repository
@@ -43,22 +43,27 @@ class Session:
     """A project that is locked for one command.
 
     Attributes:
-        finished: the command that had been killed half-way and was finished first, if any.
+        recovered: what a command had left that was killed half-way, and that was finished first, if anything.
         applied: how many patches are applied, if the command asked for KNOWN_HEAD or OWN_PIN; 0 if HEAD is on
             another pin's series.
     """
 
     work: Workspace
-    finished: str | None
+    recovered: Transaction | None
     applied: int = 0
+
+    @property
+    def finished(self) -> str | None:
+        """The command that was finished first, if any."""
+        return self.recovered.doing if self.recovered else None
 
 
 @contextmanager
-def locked(project: Project, doing: str) -> Iterator[tuple[Git, str | None]]:
+def locked(project: Project, doing: str) -> Iterator[tuple[Git, Transaction | None]]:
     """Hold the project's lock and finish what a killed command left.
 
     Yields:
-        the vendored repository, which need not exist yet, and the command that was finished, if any.
+        the vendored repository, which need not exist yet, and what was finished, if anything.
     """
     with project.lock(doing):
         git = repository(project, read_pins(project))
@@ -67,21 +72,25 @@ def locked(project: Project, doing: str) -> Iterator[tuple[Git, str | None]]:
 
 @contextmanager
 def changing(
-    project: Project, doing: str, pin_name: str | None = None, needs: Needs = Needs.NONE
+    project: Project,
+    doing: str,
+    pin_name: str | Callable[[], str | None] | None = None,
+    needs: Needs = Needs.NONE,
 ) -> Iterator[Session]:
     """Open the project for a change.
 
     Args:
         doing: the command, for messages.
+        pin_name: the pin, or what says it once the project is locked.
 
     Raises:
         PyggmlError: as `open_workspace` and `require`; or another process holds the project, or the vendored
             repository is in the middle of a merge or the like, or on another branch.
     """
-    with locked(project, doing) as (_, finished):
-        work = open_workspace(project, pin_name)
+    with locked(project, doing) as (_, recovered):
+        work = open_workspace(project, pin_name() if callable(pin_name) else pin_name)
         check_ready(work.git)
-        yield Session(work, finished, require(work, doing, needs))
+        yield Session(work, recovered, require(work, doing, needs))
 
 
 def require(work: Workspace, doing: str, needs: Needs) -> int:

@@ -77,13 +77,8 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
     with _patches_after(project, interrupted) as patches_dir:
         work = open_workspace(project, pin_name, patches_dir)
         all_subjects = subjects(work)
-    at = position(work)
     edited = edits(work.git)
-    elsewhere = other_pin_at_head(work) if at is None else None
-    applied = at or 0
-    on_top: tuple[str, ...] = ()
-    if at is None and elsewhere is None:
-        applied, on_top = _below_and_on_top(work)
+    at, elsewhere, applied, on_top = _where(work)
     # While a command is at work, what it has written down is of no moment.
     stale = interrupted is None and outdated(work)
     total = len(work.series.patches)
@@ -120,6 +115,20 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
         rebase=REBASING.what(project),
         outdated=stale,
     )
+
+
+def applied_count(work: Workspace) -> int:
+    """How many patches are applied, as `patch status` counts them."""
+    return _where(work)[2]
+
+
+def _where(work: Workspace) -> tuple[int | None, str | None, int, tuple[str, ...]]:
+    """HEAD's position, the other pin it is on, how many patches are applied, and the commits in no patch file."""
+    at = position(work)
+    elsewhere = other_pin_at_head(work) if at is None else None
+    if at is None and elsewhere is None:
+        return at, elsewhere, *_below_and_on_top(work)
+    return at, elsewhere, at or 0, ()
 
 
 def subjects(work: Workspace) -> list[str]:

@@ -35,6 +35,7 @@ from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json
 
 UNDO_DEPTH = 50
+RECORDS = 200
 LOCK_AGE_SECONDS = 1.0
 _MARK = b"pyggml transaction\n"
 
@@ -48,7 +49,7 @@ class Transaction:
         head_old, head_new: commit ids of the branch before and after.
         tree_old, tree_new: trees of the tracked files in the work tree before and after; they differ from
             the commits' trees where there are local edits.
-        undoes: number of the record that this transaction takes back.
+        undoes: number of the record that this transaction takes back; for a redo, that of the undo.
     """
 
     doing: str
@@ -60,11 +61,13 @@ class Transaction:
     undoes: int | None = None
 
     def inverse(self, undoes: int) -> Transaction:
+        """The transaction that takes this one back."""
         # A rebase that was published does not wait again: its worktree is gone.
         files = tuple(FileChange(f.path, f.new, f.old) for f in self.files if f.path != REBASING.file)
-        return Transaction(
-            f"undo of {self.doing}", self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes
-        )
+        doing = f"undo of {self.doing}"
+        if self.undoes is not None:
+            doing = f"redo of {self.doing.removeprefix('undo of ')}"
+        return Transaction(doing, self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes)
 
     @property
     def moves(self) -> bool:
@@ -116,8 +119,8 @@ def interrupted_transaction(project: Project) -> Transaction | None:
         return None
 
 
-def recover(project: Project, git: Git) -> str | None:
-    """Finish the transaction of a command that was killed; returns the command, or None if there is none.
+def recover(project: Project, git: Git) -> Transaction | None:
+    """Finish the transaction of a command that was killed; returns it, or None if there is none.
 
     Raises:
         PyggmlError: files were edited in between.
@@ -138,7 +141,7 @@ def recover(project: Project, git: Git) -> str | None:
     with _index_lock(git):
         _carry_out(project, git, transaction, paths)
     _finish(project, git, transaction)
-    return transaction.doing
+    return transaction
 
 
 def _carry_out(project: Project, git: Git, transaction: Transaction, paths: Sequence[PathChange]) -> None:
@@ -250,20 +253,24 @@ def _check_files(project: Project, transaction: Transaction) -> None:
 
 def _finish(project: Project, git: Git, transaction: Transaction) -> None:
     records = _records_dir(project)
-    if transaction.undoes is not None:
-        remove_file(records / f"{transaction.undoes:06d}.json")
-        git.run("update-ref", "-d", f"refs/pyggml/undo/{transaction.undoes:06d}")
-        remove_file(_journal(project))
-        return
     records.mkdir(parents=True, exist_ok=True)
     numbers = _numbers(project)
     number = numbers[-1] + 1 if numbers else 1
     # Edits are in no commit: a reference keeps git from collecting their tree.
     git.run("update-ref", f"refs/pyggml/undo/{number:06d}", _keeper(git, transaction))
     _journal(project).replace(records / f"{number:06d}.json")
-    for old in numbers[: -UNDO_DEPTH + 1] if len(numbers) >= UNDO_DEPTH else ():
+    for old in _too_old(project, [*numbers, number]):
         remove_file(records / f"{old:06d}.json")
         git.run("update-ref", "-d", f"refs/pyggml/undo/{old:06d}")
+
+
+def _too_old(project: Project, numbers: list[int]) -> list[int]:
+    """The records to forget. An undo counts less than what it took back: going back must not shorten the way."""
+    if len(numbers) <= UNDO_DEPTH:
+        return []
+    changes = [r.number for r in undo_records(project) if r.transaction.undoes is None]
+    first = changes[-UNDO_DEPTH] if len(changes) > UNDO_DEPTH else numbers[0]
+    return [number for number in numbers[:-1] if number < first or number <= numbers[-1] - RECORDS]
 
 
 def _keeper(git: Git, transaction: Transaction) -> str:
@@ -273,7 +280,7 @@ def _keeper(git: Git, transaction: Transaction) -> str:
 
 
 def undo_records(project: Project) -> list[UndoRecord]:
-    """What can be taken back, oldest first."""
+    """Every finished transaction, those that were taken back and the undos included, oldest first."""
     directory = _records_dir(project)
     return [_read_record(directory / f"{number:06d}.json", number) for number in _numbers(project)]
 
