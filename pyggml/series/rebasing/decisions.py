@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.hunks import changed_runs
+from pyggml.series.patchfile.mail import Identity
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.stack.commits import scratch_index
 from pyggml.series.stack.merge import ConflictLabels
-from pyggml.series.stack.series_file import read_toml
+from pyggml.series.stack.series_file import PATCH_NAME, read_toml
 from pyggml.series.stack.trees import parsed_tree_diff, tree_diff, tree_reader
 
 DIRECTORY = "resolutions"
 DECISIONS_FILE = "rebase.toml"
-PICK, SKIP, IN_UPSTREAM = "pick", "skip", "upstream"
+PICK, SKIP, IN_UPSTREAM, ADD = "pick", "skip", "upstream", "add"
 LABELS = ConflictLabels("upstream", "patch's base", "patch")
 """The labels of every conflict; the recorded resolutions contain them."""
 _HEADER = re.compile(rb"^(Mechanical-Tree|Resolved-Tree): ([0-9a-f]{40,64})$", re.MULTILINE)
@@ -54,10 +55,12 @@ class Decision:
     """What was decided about one patch.
 
     Attributes:
-        action: `pick`, `skip` (left out) or `upstream` (left out, because upstream has it).
+        action: `pick`, `skip` (left out), `upstream` (left out, because upstream has it) or `add` (a patch that
+            only the new pin has; its whole change is the resolution).
         reason: why a patch is left out.
         confirmed: hunks whose enclosing function changed on purpose (`HunkMove.key`).
         message: the commit message, if it differs from the old one.
+        author: of an added patch.
         entry: fields of `series.toml` that differ from the old ones.
         resolution: how the mechanical merge became the result.
         change: for a patch that is left out, the id of what it changed (`change_id`); the decision holds
@@ -70,6 +73,7 @@ class Decision:
     reason: str = ""
     confirmed: tuple[str, ...] = ()
     message: str | None = None
+    author: Identity | None = None
     entry: Mapping[str, Any] = field(default_factory=dict)
     resolution: Resolution | None = None
     change: str = ""
@@ -138,10 +142,14 @@ def change_id(git: Git, before: str, after: str) -> str:
 def _read_decision(path: Path, entry: dict[str, Any]) -> Decision:
     try:
         name, action = str(entry["name"]), str(entry.get("action", PICK))
-        if action not in (PICK, SKIP, IN_UPSTREAM) or "/" in name or name.startswith("."):
+        if action not in (PICK, SKIP, IN_UPSTREAM, ADD) or not PATCH_NAME.fullmatch(name):
             raise ValueError(f"{name}: action {action!r}")
         confirmed = tuple(str(key) for key in entry.get("confirmed", []))
         message = entry.get("message")
+        author = None
+        if action == ADD:
+            message = str(entry["message"])
+            author = Identity(*(str(entry["author"][key]) for key in ("name", "email", "date")))
         values = {
             _ENTRY_KEYS[key]: tuple(value) if isinstance(value, list) else str(value)
             for key, value in dict(entry.get("entry", {})).items()
@@ -153,8 +161,12 @@ def _read_decision(path: Path, entry: dict[str, Any]) -> Decision:
         ) from error
     file = path.with_name(f"{name}.patch")
     resolution = _read_resolution(file) if file.is_file() else None
+    if action == ADD and resolution is None:
+        raise PyggmlError(
+            f"{file} is missing: it holds the added patch", "Restore it: git checkout -- patches"
+        )
     reason, change = str(entry.get("reason", "")), str(entry.get("change", ""))
-    return Decision(name, action, reason, confirmed, message, values, resolution, change)
+    return Decision(name, action, reason, confirmed, message, author, values, resolution, change)
 
 
 def _read_resolution(path: Path) -> Resolution:
@@ -189,6 +201,9 @@ def decision_files(source: str, onto: str, decisions: Mapping[str, Decision]) ->
         for key, text in {**texts, "message": decision.message}.items():
             if text:
                 entry[key] = tomlkit.string(text, multiline="\n" in text)
+        if decision.author is not None:
+            entry["author"] = tomlkit.inline_table()
+            entry["author"].update(asdict(decision.author))
         if decision.confirmed:
             entry["confirmed"] = list(decision.confirmed)
         if decision.entry:
@@ -208,9 +223,14 @@ def decision_files(source: str, onto: str, decisions: Mapping[str, Decision]) ->
 
 def _resolution_file(source: str, onto: str, decision: Decision) -> bytes:
     assert decision.resolution is not None  # noqa: S101
+    told = (
+        f"Patch {decision.name}, which only pin {onto} has.\n"
+        if decision.action == ADD
+        else f"Patch {decision.name} of pin {source} on pin {onto}: from git's merge, conflict marks included,\n"
+        f"to the result.\n"
+    )
     head = (
-        f"Patch {decision.name} of pin {source} on pin {onto}: from git's merge, conflict marks included,\n"
-        f"to the result.\n\n"
+        f"{told}\n"
         f"Mechanical-Tree: {decision.resolution.mechanical}\n"
         f"Resolved-Tree: {decision.resolution.resolved}\n\n"
     )

@@ -13,6 +13,9 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.rebasing.decisions import (
+    ADD,
+    DECISIONS_FILE,
+    DIRECTORY,
     IN_UPSTREAM,
     LABELS,
     PICK,
@@ -22,8 +25,10 @@ from pyggml.series.rebasing.decisions import (
     make_resolution,
     replay,
 )
+from pyggml.series.rebasing.missing_names import names_added
 from pyggml.series.rebasing.todo import EDIT, PlanLine
 from pyggml.series.rebasing.verdict import (
+    ADDED,
     CONFLICT,
     EMPTY,
     SKIPPED,
@@ -36,7 +41,7 @@ from pyggml.series.stack.commits import Commit, commit_tree
 from pyggml.series.stack.links import check_links
 from pyggml.series.stack.merge import MergeResult, merge
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.stack.trees import read_blobs, renamed_paths
+from pyggml.series.stack.trees import parsed_tree_diff, read_blobs, renamed_paths, tree_reader
 from pyggml.series.worktree.workspace import Workspace
 
 Check = Callable[[RebasedPatch], str | None]
@@ -115,21 +120,33 @@ def run_plan(
     renames = renamed_paths(git, plan.source.pin.tree, base)
     parent, tree = plan.onto.base, base
     steps: list[RebasedPatch] = []
+    left_out: dict[str, frozenset[bytes]] = {}
     for line in plan.todo:
-        step = _rebase_patch(plan, line, parent, tree, renames, check)
+        step = _rebase_patch(plan, line, parent, tree, renames, left_out, check)
         if isinstance(step, RebaseStop):
             return PlanResult(tuple(steps), step)
         steps.append(step)
         report(step)
         if step.commit is not None:
             parent, tree = step.commit.id, step.commit.tree
+        else:
+            before, after = plan.source.series.trees[step.number - 1 : step.number + 1]
+            left_out[line.name] = names_added(parsed_tree_diff(git, before, after), tree_reader(git, before))
     return PlanResult(tuple(steps))
 
 
 def _rebase_patch(
-    plan: RebasePlan, line: PlanLine, parent: str, tree: str, renames: Mapping[str, str], check: Check
+    plan: RebasePlan,
+    line: PlanLine,
+    parent: str,
+    tree: str,
+    renames: Mapping[str, str],
+    left_out: Mapping[str, frozenset[bytes]],
+    check: Check,
 ) -> RebasedPatch | RebaseStop:
     git, upstream = plan.onto.git, plan.onto.pin.tree
+    if line.action == ADD:
+        return _add_patch(plan, plan.decisions[line.name], parent, tree)
     number = plan.source.series.find(line.name)
     patch, old = plan.source.series.patches[number - 1], plan.stack[number - 1]
     base, theirs = plan.source.series.trees[number - 1], old.tree
@@ -146,7 +163,9 @@ def _rebase_patch(
         except PyggmlError as error:
             misfit = error.message
     conflicts = bool(merged.stages)
-    comparison = compare_patch(git, (base, theirs), tree, result, upstream, renames, conflicts=conflicts)
+    comparison = compare_patch(
+        git, (base, theirs), tree, result, upstream, renames, left_out, conflicts=conflicts
+    )
     message = old.message if decision.message is None else decision.message
     stop = RebaseStop(
         "", number, patch, old.author, old.message, parent, tree, base, theirs, merged, result, comparison
@@ -173,6 +192,20 @@ def _rebase_patch(
     return step
 
 
+def _add_patch(plan: RebasePlan, decision: Decision, parent: str, tree: str) -> RebasedPatch:
+    assert decision.resolution and decision.author and decision.message  # noqa: S101 -- see read_decisions
+    try:
+        result = replay(plan.onto.git, decision.resolution, tree)
+    except PyggmlError as error:
+        raise PyggmlError(
+            f"patch {decision.name}, which only pin {plan.onto.pin.name} has, does not apply: {error.message}",
+            f"Adapt {DIRECTORY}/{decision.name}.patch, or remove it and its entry in {DIRECTORY}/{DECISIONS_FILE}.",
+        ) from error
+    commit = commit_tree(plan.onto.git, result, parent, decision.author, decision.message)
+    patch = Patch(decision.name, result, **decision.entry)
+    return RebasedPatch(0, patch, commit.subject, PatchComparison(ADDED, (), 0), tree, commit=commit)
+
+
 def _changed_line_ends(git: Git, merged: MergeResult) -> str:
     """Says so if upstream converted a conflicting file: then every line conflicts."""
     for path in merged.paths:
@@ -193,10 +226,10 @@ def decisions_of(plan: RebasePlan, steps: Sequence[RebasedPatch]) -> dict[str, D
     for step in steps:
         name = step.patch.name
         old = plan.decisions.get(name, Decision(name))
-        action = actions[name] if actions[name] in (SKIP, IN_UPSTREAM) else PICK
+        action = PICK if actions[name] == EDIT else actions[name]
         change = ""
         resolution = None
-        if action != PICK:
+        if action in (SKIP, IN_UPSTREAM):
             trees = plan.source.series.trees
             change = change_id(plan.source.git, trees[step.number - 1], trees[step.number])
         elif old.resolution is not None:
@@ -212,6 +245,7 @@ def decisions_of(plan: RebasePlan, steps: Sequence[RebasedPatch]) -> dict[str, D
             step.reason,
             tuple(key for key in old.confirmed if key in keys),
             old.message,
+            old.author,
             old.entry,
             resolution,
             change,

@@ -8,6 +8,7 @@ from typing import Any
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.rebasing.decisions import (
+    ADD,
     DIRECTORY,
     LABELS,
     PICK,
@@ -39,7 +40,8 @@ def record_decisions(project: Project, onto_name: str | None, source_name: str |
 
     For patches that were adapted after a rebase (`patch edit`, `patch refresh` on the new pin): what each one
     changes in the mechanical merge, its message and its fields in `series.toml` are recorded as they are. A
-    patch that is not on the new pin is left out, for the reason recorded before, if there is one.
+    patch that is not on the new pin is left out, for the reason recorded before, if there is one; a patch that
+    only the new pin has is recorded whole.
 
     Args:
         onto_name: the new pin; by default the project's default pin.
@@ -48,20 +50,13 @@ def record_decisions(project: Project, onto_name: str | None, source_name: str |
         the files that were written.
 
     Raises:
-        PyggmlError: the new series has a patch that the old one has not, or a replay would give another series.
+        PyggmlError: a replay would give another series.
     """
     doing = "patch rebase --record"
     with changing(project, doing, source_name, Needs.NOTHING_WAITING) as session:
         work = session.work
         onto = onto_workspace(work, onto_name or work.pins.default)
         new = open_workspace(project, onto.pin.name)
-        names = {patch.name for patch in work.series.patches}
-        for patch in new.series.patches:
-            if patch.name not in names:
-                raise PyggmlError(
-                    f"patch {patch.name} is on pin {onto.pin.name} only: no rebase from {work.pin.name} makes it",
-                    f"Add it to {work.pin.name} as well, or give it the name that it has there.",
-                )
         plan = _plan(work, onto, new)
         result = run_plan(plan)
         if result.stop is not None:
@@ -98,12 +93,27 @@ def _plan(work: Workspace, onto: Workspace, new: Workspace) -> RebasePlan:
     todo: list[PlanLine] = []
     decisions: dict[str, Decision] = {}
     tree = onto.pin.tree
+    old_names = {patch.name for patch in work.series.patches}
+    places = {patch.name: place for place, patch in enumerate(new.series.patches)}
     for name in _order(work, new):
+        place = places.get(name)
+        if name not in old_names and place is not None:
+            result, commit = made[place].tree, made[place]
+            todo.append(PlanLine(ADD, name))
+            decisions[name] = Decision(
+                name,
+                ADD,
+                message=commit.message,
+                author=commit.author,
+                entry=_entry(Patch(name, result), new.series.patches[place]),
+                resolution=make_resolution(work.git, tree, result, conflicting=False),
+            )
+            tree = result
+            continue
         number = work.series.find(name)
         old, base = work.series.patches[number - 1], work.series.trees[number - 1]
         merged = merge(work.git, base, tree, stack[number - 1].tree, LABELS)
         known = before.get(name, Decision(name))
-        place = next((n for n, patch in enumerate(new.series.patches) if patch.name == name), None)
         if place is None:
             left_out = known.action if known.action != PICK else PICK if merged.tree == tree else SKIP
             todo.append(

@@ -18,7 +18,7 @@ def step_lines(step: RebasedPatch) -> list[str]:
     how = ""
     if step.how:
         how = ", resolved as recorded" if step.verdict == CONFLICT else ", adapted as recorded"
-    out = [f"{step.number:3d}  {step.patch.name:<28}  {verdict_text(step)}{how}"]
+    out = [f"{step.number or '+':>3}  {step.patch.name:<28}  {verdict_text(step)}{how}"]
     if step.reason:
         out.append(f"     {step.reason}")
     moved = [move for move in step.comparison.hunks if _moved(move)]
@@ -44,6 +44,10 @@ def step_lines(step: RebasedPatch) -> list[str]:
     for block in step.comparison.repeated:
         out.append(
             f"     look: adds {block.count} lines that {block.path} has already, at line {block.line}: {block.first}"
+        )
+    for missing in step.comparison.missing:
+        out.append(
+            f"     look: uses {missing.name} in {missing.path}, which {missing.patch} would have added and is left out"
         )
     return out
 
@@ -71,7 +75,7 @@ def _move_line(move: HunkMove) -> str:
 def step_document(step: RebasedPatch) -> dict[str, Any]:
     """One patch for `--json`."""
     return {
-        "number": step.number,
+        "number": step.number or None,
         "name": step.patch.name,
         "subject": step.subject,
         "verdict": step.verdict,
@@ -92,6 +96,7 @@ def step_document(step: RebasedPatch) -> dict[str, Any]:
         ],
         "deleted_upstream_lines": [{"path": path, "line": line} for path, line in step.comparison.deleted],
         "left_behind": [{"path": path, "directory": to} for path, to in step.comparison.left_behind],
+        "missing_names": [asdict(name) for name in step.comparison.missing],
         "repeated_blocks": [asdict(block) for block in step.comparison.repeated],
         "commit": step.commit.id if step.commit else None,
         "tree": step.commit.tree if step.commit else None,

@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from pyggml.git import Git
 from pyggml.series.patchfile.diff import FileDiff
 from pyggml.series.patchfile.hunks import HunkMove, hunk_moves, newly_removed_lines, numbered_hunks
 from pyggml.series.rebasing.contained_hunks import contained_hunks
+from pyggml.series.rebasing.missing_names import MissingName, missing_names
 from pyggml.series.rebasing.repeated_blocks import RepeatedBlock, repeated_blocks
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.series_file import Patch
 from pyggml.series.stack.trees import parsed_tree_diff, tree_reader
 
 CLEAN, MERGED, CONFLICT = "clean", "merged", "conflict"
-UPSTREAM, PARTLY, EMPTY, SKIPPED = "already upstream", "partly upstream", "empty", "skipped"
+UPSTREAM, PARTLY, EMPTY, SKIPPED, ADDED = "already upstream", "partly upstream", "empty", "skipped", "added"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class PatchComparison:
         deleted: upstream's lines that the new patch removes and the old one did not: (path, line).
         left_behind: files that the patch creates in a directory that upstream moved: (path, new directory).
         repeated: blocks that the new patch adds although upstream has them at another place of the file.
+        missing: names that it uses and that only a patch which is left out would have added.
     """
 
     verdict: str
@@ -40,14 +43,15 @@ class PatchComparison:
     deleted: tuple[tuple[str, str], ...] = ()
     left_behind: tuple[tuple[str, str], ...] = ()
     repeated: tuple[RepeatedBlock, ...] = ()
+    missing: tuple[MissingName, ...] = ()
 
 
 @dataclass(frozen=True)
 class RebasedPatch:
-    """One patch of the old series and what became of it.
+    """One patch of the old series and what became of it, or one that only the new pin has.
 
     Attributes:
-        number: its place in the old series, from 1.
+        number: its place in the old series, from 1; 0 for an added patch.
         mechanical: the tree that the merge alone gave.
         how: `replayed` if a recorded resolution was used, else empty.
         reason: why it is left out, if the user decided that.
@@ -75,6 +79,7 @@ def compare_patch(
     result: str,
     upstream: str,
     renames: Mapping[str, str],
+    left_out: Mapping[str, frozenset[bytes]] = MappingProxyType({}),
     *,
     conflicts: bool,
 ) -> PatchComparison:
@@ -84,6 +89,7 @@ def compare_patch(
         before: the trees before and after the old patch.
         now, result: the trees before and after the new one.
         upstream: the new pin's tree, without any patch.
+        left_out: patches before it that are left out, with the names that each of them added.
         conflicts: the merge alone did not give `result`.
     """
     diffs = parsed_tree_diff(git, *before)
@@ -99,20 +105,20 @@ def compare_patch(
     removed = newly_removed_lines(diffs, after)
     deleted = tuple((path, line.decode("utf-8", "replace")) for path, line in removed)
     repeated = repeated_blocks(after, read_before, read_now, renames)
+    missing = missing_names(after, read_now, left_out)
     if conflicts:
         verdict = CONFLICT
     elif contained:
         verdict = PARTLY
-    elif not repeated and all(
+    elif not (repeated or missing) and all(
         move.after is not None and move.whole and not move.offset and move.after.path == move.before.path
         for move in hunks
     ):
         verdict = CLEAN
     else:
         verdict = MERGED
-    return PatchComparison(
-        verdict, contained, total, hunks, deleted, _left_behind(git, after, upstream, renames), repeated
-    )
+    left_behind = _left_behind(git, after, upstream, renames)
+    return PatchComparison(verdict, contained, total, hunks, deleted, left_behind, repeated, missing)
 
 
 def _left_behind(

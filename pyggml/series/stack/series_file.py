@@ -13,7 +13,7 @@ from pyggml.series.patchfile.mail import NamedPatch, read_patch
 
 SERIES_FILE = "series.toml"
 _FILE = re.compile(r"(\d{4})-([a-z0-9][a-z0-9._-]*)\.patch")
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+PATCH_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _TREE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -94,7 +94,7 @@ def check_new_name(name: str, series: Series) -> None:
     Raises:
         PyggmlError: it is not a valid patch name, or it is taken.
     """
-    if not _NAME.fullmatch(name) or len(name) > 64:
+    if not PATCH_NAME.fullmatch(name) or len(name) > 64:
         raise PyggmlError(
             f"{name!r} cannot be a patch name",
             "Use at most 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit.",
@@ -177,7 +177,7 @@ def _read_entry(path: Path, number: int, entry: Any) -> Patch:
 
     name, file, tree = text("name"), text("file"), text("tree")
     match = _FILE.fullmatch(file)
-    if not match or not _NAME.fullmatch(name) or match[2] != name:
+    if not match or not PATCH_NAME.fullmatch(name) or match[2] != name:
         raise PyggmlError(
             f"{path}: patch {number}: file {file!r} does not match name {name!r}",
             f"The file of this patch must be {number:04d}-{name}.patch; `pyggml patch rename` renames both.",
