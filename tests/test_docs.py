@@ -194,7 +194,7 @@ def test_the_tutorial_makes_the_change_of_the_patch() -> None:
     def change(text: str) -> list[str]:
         return re.findall(r"^[+-](?![+-]).*$", text[text.index("+++ b/src/llama-model.cpp") :], re.MULTILINE)
 
-    (patch,) = ROOT.glob("patches/0c1e57098/*-split-rounding.patch")
+    (patch,) = ROOT.glob("patches/b11549/*-split-rounding.patch")
     (block,) = (one for one in blocks(ROOT / "docs" / "tutorial.md", "console") if "+++ b/" in one)
     assert change(block) == change(patch.read_text("utf-8"))
 

@@ -78,7 +78,7 @@ def test_the_tutorial_from_beginning_to_end(tmp_path: Path) -> None:
     for block in BLOCK.finditer(PAGE.read_text("utf-8")):
         body, named = block["body"], re.findall(r"\*([\w./]+)\*", block["before"])
         if block["kind"] == "toml":
-            listing = clone / "patches" / "0c1e57098" / "series.toml"
+            listing = clone / "patches" / "b11549" / "series.toml"
             listing.write_text(listing.read_text("utf-8").rpartition("[[patch]]")[0] + body, "utf-8")
         elif block["kind"] == "console":
             for command, output in typed(body):

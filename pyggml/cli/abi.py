@@ -62,7 +62,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
 
     \b
     Examples:
-      pyggml abi diff 4df29be4f-cpu 0c1e57098-cpu
+      pyggml abi diff 0c1e57098-cpu b11549-cpu
       pyggml abi diff before.json 4df29be4f-cpu --json
     """
     from pyggml.native.abi import diff_abi

@@ -68,11 +68,11 @@ def rebase(
 
     \b
     Examples:
-      pyggml patch rebase --onto 0c1e57098
+      pyggml patch rebase --onto b11549
       pyggml patch rebase --continue                  after you resolved it in the private worktree
       pyggml patch rebase --skip --upstream --reason "upstream reads it from the header since 1234abc"
       pyggml patch rebase --abort
-      pyggml patch rebase --record --from 4df29be4f --onto 0c1e57098     after you adapted patches by hand
+      pyggml patch rebase --record --from 0c1e57098 --onto b11549     after you adapted patches by hand
     """
     from pyggml.series.rebasing import run as runs
     from pyggml.series.worktree.sequencer import REBASING
@@ -232,8 +232,8 @@ def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> Non
 
     \b
     Examples:
-      pyggml patch range-diff 4df29be4f 0c1e57098
-      pyggml patch range-diff 4df29be4f 0c1e57098 --html rebase.html
+      pyggml patch range-diff 0c1e57098 b11549
+      pyggml patch range-diff 0c1e57098 b11549 --html rebase.html
       pyggml patch range-diff 4df29be4f ../exported-patches
     """
     from pyggml.series.exchange.range_diff import compare, entry_lines

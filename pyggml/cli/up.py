@@ -57,7 +57,7 @@ def up(pin: str | None, jobs: int | None, as_json: bool) -> None:
     \b
     Examples:
       pyggml up
-      pyggml up --pin 0c1e57098 --jobs 4
+      pyggml up --pin b11549 --jobs 4
     """
     from pyggml.builder.up import bring_up
     from pyggml.cli.common import shown_progress

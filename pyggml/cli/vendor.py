@@ -32,7 +32,7 @@ def fetch(pin: str | None, every: bool, as_json: bool) -> None:
     An sdist is downloaded from the package sources in pip's configuration and kept in the cache directory
     (or in PYGGML_CACHE_DIR); from then on no network is needed. For example:
 
-        pyggml vendor fetch 0c1e57098
+        pyggml vendor fetch b11549
     """
     from pyggml.upstream import store
     from pyggml.upstream.pins import read_pins

@@ -58,7 +58,7 @@ SOURCES = {
     "memory of a MetaDevice (meta.py)": {
         "ggml/src/ggml-backend-meta.cpp": (
             "ggml_backend_meta_buffer_type_alloc_buffer",
-            "ggml_backend_meta_alloc_ctx_tensors_from_buft",
+            "ggml_backend_meta_alloc_ctx_tensors_from_buft|ggml_backend_meta_buffer_type_alloc_buffer_n",
         ),
     },
     "lengths and strides (ops.py)": {
@@ -68,7 +68,10 @@ SOURCES = {
         "ggml/src/ggml-backend.cpp": ("ggml_backend_sched_split_graph",),
     },
 }
-"""Rule to the upstream files and functions that it follows; the file here, if it is not this one."""
+"""Rule to the upstream files and functions that it follows; the file here, if it is not this one.
+
+A function that upstream has renamed has its names in turn, separated by `|`.
+"""
 
 # Kernels of the CPU, which virtual devices compute with as well.
 

@@ -60,7 +60,7 @@ def from_archive(archive: Path, subdir: str) -> dict[str, str]:
 def function_text(source: str, name: str) -> str:
     """All definitions of a function that starts and ends at the beginning of a line, without comments."""
     source = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
-    head = rf"^(?:[A-Za-z_][\w:<>*& ,]*?[ *&\n])?{name}\([^;{{}}]*\)\s*\{{"
+    head = rf"^(?:[A-Za-z_][\w:<>*& ,]*?[ *&\n])?(?:{name})\([^;{{}}]*\)\s*\{{"
     return "".join(
         " ".join(match[0].split())
         for match in re.finditer(rf"{head}.*?^\}}", source, re.MULTILINE | re.DOTALL)

@@ -39,12 +39,13 @@ def written(project: Project, text: str) -> Project:
 
 def test_recorded_pins_of_this_repository_are_valid_and_in_order() -> None:
     pins = read_pins(Project(Path(__file__).parents[2]))
-    assert [pin.name for pin in pins.pins] == ["4df29be4f", "0c1e57098"]
-    assert pins.upstream == "llama.cpp"
-    assert all(pin.commit is not None and pin.commit.startswith(pin.name) for pin in pins.pins)
-    assert all(
-        isinstance(pin.source, SdistSource) and pin.source.subdir == "vendor/llama.cpp" for pin in pins.pins
-    )
+    assert [pin.name for pin in pins.pins] == ["4df29be4f", "0c1e57098", "b11549"]
+    assert (pins.upstream, pins.default) == ("llama.cpp", "b11549")
+    # A pin is named after upstream's commit, or after its build if the package does not say of which commit it is.
+    assert all(pin.commit.startswith(pin.name) for pin in pins.pins if pin.commit is not None)
+    assert [pin.commit is None for pin in pins.pins] == [False, False, True]
+    subdirs = [pin.source.subdir for pin in pins.pins if isinstance(pin.source, SdistSource)]
+    assert subdirs == ["vendor/llama.cpp", "vendor/llama.cpp", "thirdparty/llama.cpp"]
 
 
 @pytest.mark.parametrize(
