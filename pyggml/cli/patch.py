@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -28,6 +29,23 @@ def pin_option(function: F) -> F:
     return click.option(
         "--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml."
     )(function)
+
+
+def reopen_option(function: F) -> F:
+    """`--reopen`: take away the mark that a series is closed, then do what the command does."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, reopen: bool, **kwargs: Any) -> Any:
+        if reopen:
+            from pyggml.series.editing.closing import reopen_series
+
+            reopen_series(current_project(), kwargs.get("pin"))
+        return function(*args, **kwargs)
+
+    option = click.option(
+        "--reopen", is_flag=True, help="If the series is closed (series.toml), open it again first."
+    )
+    return cast("F", option(wrapper))
 
 
 @click.group(cls=LazyGroup, lazy=LAZY)
@@ -189,6 +207,7 @@ def _note_untracked(pin: str | None) -> None:
 @click.argument("name")
 @click.option("--message", "-m", help="The commit message; by default a template to fill in.")
 @pin_option
+@reopen_option
 @json_option
 def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     """Make a patch NAME of the edits in the work tree, on top of the patches applied now.
@@ -205,6 +224,7 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
 @patch.command()
 @click.argument("which")
 @pin_option
+@reopen_option
 @json_option
 def edit(which: str, pin: str | None, as_json: bool) -> None:
     """Stop at patch WHICH (number or name) to change it; `pyggml patch continue` goes on."""
@@ -239,6 +259,7 @@ def abort(as_json: bool) -> None:
     help="Accept patch files that were edited by hand, and record their trees anew.",
 )
 @pin_option
+@reopen_option
 @json_option
 def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
     """Write commits, fix-ups and edits of the work tree back into the patch files.
@@ -256,6 +277,7 @@ def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
 @click.argument("which")
 @click.argument("name")
 @pin_option
+@reopen_option
 @json_option
 def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
     """Give patch WHICH another NAME in the series; its commit stays the same."""
@@ -267,6 +289,7 @@ def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
 @patch.command()
 @click.argument("which")
 @pin_option
+@reopen_option
 @json_option
 def drop(which: str, pin: str | None, as_json: bool) -> None:
     """Remove patch WHICH from the series; the later ones move down."""
@@ -279,6 +302,7 @@ def drop(which: str, pin: str | None, as_json: bool) -> None:
 @click.argument("which")
 @click.argument("to", type=int)
 @pin_option
+@reopen_option
 @json_option
 def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
     """Move patch WHICH to place TO of the series."""
@@ -357,6 +381,7 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 @click.option("--scissors", is_flag=True, help="Leave out what stands above a line `-- >8 --` in a message.")
 @click.option("--mboxrd", is_flag=True, help="In mailboxes, take one `>` off lines that begin with `>From `.")
 @pin_option
+@reopen_option
 @json_option
 def import_(
     files: tuple[Path, ...], strip: int | None, scissors: bool, mboxrd: bool, pin: str | None, as_json: bool

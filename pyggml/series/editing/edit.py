@@ -103,7 +103,7 @@ def continue_operation(project: Project) -> SeriesChange:
         PyggmlError: nothing waits, or conflict marks are left.
         StoppedError: a later patch conflicts.
     """
-    with changing(project, "patch continue", lambda: _waiting_pin(project)) as session:
+    with changing(project, "patch continue", lambda: _waiting_pin(project), keeps_series=True) as session:
         work, operation = session.work, EDITING.load(project, Operation)
         if operation is None and session.recovered and _ended_by(project, session.recovered):
             return series_change(work, recovered=session.finished)
@@ -128,7 +128,7 @@ def abort_operation(project: Project) -> SeriesChange:
     Raises:
         PyggmlError: nothing waits.
     """
-    with changing(project, "patch abort", lambda: _waiting_pin(project)) as session:
+    with changing(project, "patch abort", lambda: _waiting_pin(project), keeps_series=True) as session:
         work, operation, recovered = session.work, EDITING.load(project, Operation), session.recovered
         files = EDITING.file_change(project, None)
         if operation is None and recovered is not None:

@@ -53,7 +53,7 @@ def record_decisions(project: Project, onto_name: str | None, source_name: str |
         PyggmlError: a replay would give another series.
     """
     doing = "patch rebase --record"
-    with changing(project, doing, source_name, Needs.NOTHING_WAITING) as session:
+    with changing(project, doing, source_name, Needs.NOTHING_WAITING, keeps_series=True) as session:
         work = session.work
         onto = onto_workspace(work, onto_name or work.pins.default)
         new = open_workspace(project, onto.pin.name)

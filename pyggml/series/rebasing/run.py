@@ -34,7 +34,7 @@ from pyggml.series.rebasing.state import (
 from pyggml.series.rebasing.stop_report import StopReport, make_report, report_text
 from pyggml.series.rebasing.todo import PlanLine, initial_plan, parse_plan, plan_text
 from pyggml.series.rebasing.verdict import RebasedPatch
-from pyggml.series.stack.series_file import SERIES_FILE
+from pyggml.series.stack.series_file import CLOSED, SERIES_FILE, read_toml
 from pyggml.series.worktree.checkout import make_checkout
 from pyggml.series.worktree.sequencer import REBASING
 from pyggml.series.worktree.session import Needs, changing, require
@@ -106,7 +106,7 @@ def begin(
     """
     hooks = hooks or RebaseHooks()
     doing = f"patch rebase --onto {onto_name}"
-    with changing(project, doing, source_name) as session:
+    with changing(project, doing, source_name, keeps_series=True) as session:
         work, finished = session.work, session.finished
         if finished and finished.startswith("patch rebase ") and finished.endswith(f" --onto {onto_name}"):
             return RebaseResult("", onto_name, (), PublishedRebase(()), finished)
@@ -226,7 +226,7 @@ def edit_todo(project: Project, edit: Callable[[str], str]) -> tuple[PlanLine, .
 def _under_way(project: Project, doing: str) -> Iterator[tuple[RebasePlan, RebaseState] | RebaseResult]:
     state = load_rebase(project)
     # `changing` finishes a killed rebase that was decided, even if its state is gone already.
-    with changing(project, doing, state.source if state else None) as session:
+    with changing(project, doing, state.source if state else None, keeps_series=True) as session:
         work, finished = session.work, session.finished
         state = load_rebase(project)
         if state is None and finished and finished.startswith("patch rebase "):
@@ -273,6 +273,12 @@ def _run(
         raise _stop(project, plan, state, result.stop, result.steps)
     files = series_of(plan, result.steps)
     others = differing(plan, files)
+    closed = read_toml(plan.onto.directory / SERIES_FILE, {}).get(CLOSED)
+    if others and replace_series and closed:
+        raise PyggmlError(
+            f"the series on pin {state.onto} is closed: {closed}",
+            f"Give up with: {REBASING.abort}   (`pyggml patch refresh --reopen --pin {state.onto}` opens it again)",
+        )
     if others and not replace_series:
         REBASING.store(project, replace(state, waiting=SavedStop("publish")))
         raise _other_series(plan, others)

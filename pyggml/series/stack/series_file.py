@@ -12,6 +12,8 @@ from pyggml.errors import PyggmlError
 from pyggml.series.patchfile.mail import NamedPatch, read_patch
 
 SERIES_FILE = "series.toml"
+CLOSED = "closed"
+"""The key that closes a series; its text says why."""
 _FILE = re.compile(r"(\d{4})-([a-z0-9][a-z0-9._-]*)\.patch")
 PATCH_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _TREE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -48,11 +50,13 @@ class Series:
 
     Attributes:
         base: git tree id of the snapshot that the first patch applies to.
+        closed: why no patch may be changed any more; empty for an open series.
     """
 
     pin: str
     base: str
     patches: tuple[Patch, ...]
+    closed: str = ""
 
     @property
     def trees(self) -> tuple[str, ...]:
@@ -130,7 +134,10 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
     _refuse_duplicates(path, entries)
     patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
     _check_files(directory, patches)
-    return Series(pin, base, patches)
+    closed = document.get(CLOSED, "")
+    if not isinstance(closed, str):
+        raise PyggmlError(f"{path}: '{CLOSED}' must be a string that says why", "Correct it, or remove it.")
+    return Series(pin, base, patches, closed)
 
 
 def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,6 +245,8 @@ def series_toml(series: Series, previous: bytes | None) -> bytes:
     if not previous:
         document.add(tomlkit.comment("The patches on this pin, in order. Written by `pyggml patch`;"))
         document.add(tomlkit.comment("purpose, drop-when and proof are yours to edit."))
+    if document.get("pin") != series.pin and CLOSED in document:
+        document.remove(CLOSED)
     document["pin"] = series.pin
     document["base"] = series.base
     old: dict[str, Table] = {}

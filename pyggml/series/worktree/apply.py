@@ -41,7 +41,7 @@ def apply_series(project: Project, pin_name: str | None = None, to: int | None =
         PyggmlError: local edits, commits of the user, a patch that does not give its recorded tree; nothing
             was changed.
     """
-    with changing(project, "patch apply", pin_name, Needs.NOTHING_WAITING) as session:
+    with changing(project, "patch apply", pin_name, Needs.NOTHING_WAITING, keeps_series=True) as session:
         wanted = _check_target(session.work, to)
         at = _movable_position(session.work)
         return _move(session, "patch apply", at, wanted if at is None else max(at, wanted))
@@ -53,7 +53,7 @@ def unapply_series(project: Project, pin_name: str | None = None, to: int = 0) -
     Raises:
         PyggmlError: as `apply_series`.
     """
-    with changing(project, "patch unapply", pin_name, Needs.NOTHING_WAITING) as session:
+    with changing(project, "patch unapply", pin_name, Needs.NOTHING_WAITING, keeps_series=True) as session:
         wanted = _check_target(session.work, to)
         at = _movable_position(session.work)
         return _move(session, "patch unapply", at, wanted if at is None else min(at, wanted))

@@ -76,12 +76,16 @@ def changing(
     doing: str,
     pin_name: str | Callable[[], str | None] | None = None,
     needs: Needs = Needs.NONE,
+    *,
+    keeps_series: bool = False,
 ) -> Iterator[Session]:
     """Open the project for a change.
 
     Args:
         doing: the command, for messages.
         pin_name: the pin, or what says it once the project is locked.
+        keeps_series: the command changes no patch file of this pin, or finishes what was begun before the series
+            was closed.
 
     Raises:
         PyggmlError: as `open_workspace` and `require`; or another process holds the project, or the vendored
@@ -90,6 +94,8 @@ def changing(
     with locked(project, doing) as (_, recovered):
         work = open_workspace(project, pin_name() if callable(pin_name) else pin_name)
         check_ready(work.git)
+        if not keeps_series:
+            _refuse_closed(work)
         yield Session(work, recovered, require(work, doing, needs))
 
 
@@ -115,6 +121,14 @@ def require(work: Workspace, doing: str, needs: Needs) -> int:
             f"Bring it there with: pyggml patch apply --pin {work.pin.name}",
         )
     return at or 0
+
+
+def _refuse_closed(work: Workspace) -> None:
+    if work.series.closed:
+        raise PyggmlError(
+            f"the series on pin {work.pin.name} is closed: {work.series.closed}",
+            f"Change the series on pin {work.pins.default}, or open this one again with: --reopen",
+        )
 
 
 def _refuse_edits(work: Workspace, doing: str) -> None:
