@@ -188,3 +188,44 @@ def test_an_edit_of_the_same_size_within_the_second_of_the_checkout_is_seen(thre
     time.sleep(1.1)
     three.ok("patch", "refresh")
     assert "downstreaM" in (three.patches / "0003-third.patch").read_text()
+
+
+def test_a_commit_made_while_a_new_patch_waits_is_the_patch(three: Sandbox) -> None:
+    three.ok("patch", "unapply", "--to", "2")
+    three.ok("patch", "new", "mine", "-m", "mine : as planned")
+    three.replace("src/named.c", "twin_a(", "twin_z(")
+    three.git("commit", "-qam", "mine : as it came out\n\nWhy: because.")
+    made = three.ok("patch", "continue", "--json").json
+    assert (made["applied"], made["total"]) == (3, 4)
+    assert sorted(three.files())[2:4] == ["0003-mine.patch", "0004-third.patch"]
+    assert three.git("log", "-1", "--format=%an %B") == "Ada mine : as it came out\n\nWhy: because.\n"
+    three.ok("patch", "apply")
+    assert "twin_z(" in (three.tree / "src/named.c").read_text()
+
+
+def test_commits_and_edits_made_while_a_new_patch_waits_are_all_kept(three: Sandbox) -> None:
+    three.ok("patch", "new", "mine", "-m", "mine : as planned")
+    three.replace("src/named.c", "twin_a(", "twin_z(")
+    three.git("commit", "-qam", "other : a commit")
+    three.replace("src/named.c", "twin_b(", "twin_y(")
+    three.ok("patch", "continue")
+    assert sorted(three.files())[3:5] == ["0004-a-commit.patch", "0005-mine.patch"]
+    assert three.git("log", "-2", "--format=%s").splitlines() == ["mine : as planned", "other : a commit"]
+    assert three.status()["state"] == "applied"
+
+
+def test_an_amended_patch_and_edits_while_a_new_patch_waits(three: Sandbox) -> None:
+    three.ok("patch", "new", "mine", "-m", "mine : as planned")
+    three.replace("src/named.c", "twin_a(", "twin_z(")
+    three.git("commit", "-qa", "--amend", "--no-edit")
+    assert "nothing is edited yet" in three.refused("patch", "continue")
+    three.replace("src/named.c", "twin_b(", "twin_y(")
+    three.ok("patch", "continue")
+    assert sorted(three.files())[:4] == [
+        "0001-first.patch",
+        "0002-second.patch",
+        "0003-third.patch",
+        "0004-mine.patch",
+    ]
+    assert b"twin_z(" in three.files()["0003-third.patch"]
+    assert b"+static int twin_y(" in three.files()["0004-mine.patch"]

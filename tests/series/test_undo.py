@@ -209,3 +209,45 @@ def test_going_back_does_not_shorten_the_way_back(three: Sandbox, monkeypatch: p
     for doing in taken:
         assert three.ok("undo", "--json").json["undone"] == doing
     assert "To make the last one again: pyggml undo --redo" in three.refused("undo")
+
+
+def stop(box: Sandbox) -> None:
+    box.ok("patch", "edit", "1")
+    box.replace("src/scale.c", "line 20\n", "line zwanzig\n")
+    box.refused("patch", "continue", code=3)
+
+
+def unmerged(box: Sandbox) -> list[str]:
+    return [row for row in box.git("status", "--porcelain").splitlines() if row.startswith("UU")]
+
+
+@pytest.mark.parametrize("command", ["continue", "abort"])
+def test_back_at_a_conflict_its_paths_are_unmerged_again(three: Sandbox, command: str) -> None:
+    stop(three)
+    stages = three.git("ls-files", "--unmerged")
+    assert unmerged(three) == ["UU src/scale.c"]
+    if command == "continue":
+        three.write("src/scale.c", "resolved\n")
+    three.ok("patch", command)
+    assert unmerged(three) == []
+    three.ok("undo")
+    assert unmerged(three) == ["UU src/scale.c"]
+    assert three.git("ls-files", "--unmerged") == stages
+    three.ok("undo", "--redo")
+    assert unmerged(three) == []
+    three.ok("undo")
+    three.ok("undo")
+    assert unmerged(three) == []
+    assert "line zwanzig\n" in (three.tree / "src/scale.c").read_text()
+    three.ok("undo", "--redo")
+    assert three.git("ls-files", "--unmerged") == stages
+
+
+def test_a_conflict_that_is_resolved_for_git_stays_so_after_undo(three: Sandbox) -> None:
+    stop(three)
+    three.write("src/scale.c", "resolved\n")
+    three.git("add", "src/scale.c")
+    three.ok("patch", "continue")
+    three.ok("undo")
+    assert three.git("status", "--porcelain") == "M  src/scale.c"
+    assert "is under way, stopped at a conflict" in three.status()["operation"]

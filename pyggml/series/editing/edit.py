@@ -33,7 +33,7 @@ from pyggml.series.worktree.applied import (
     outdated,
 )
 from pyggml.series.worktree.files import work_tree_state
-from pyggml.series.worktree.position import known_position, made_of_files
+from pyggml.series.worktree.position import made_of_files
 from pyggml.series.worktree.sequencer import EDITING, REBASING, refuse_waiting
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.state_file import FileChange
@@ -204,18 +204,35 @@ def _refuse_outdated(work: Workspace, operation: Operation) -> None:
 
 
 def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
-    head_tree = work.head_tree
-    if tree == head_tree:
+    """Make the new patch of the edits, or of the user's last commit if there are none.
+
+    Other commits that were made meanwhile become patches of their own, as in `refresh`.
+    """
+    branch = read_branch(work, work.head_tree)
+    at = branch.applied
+    done = branch.done[:at]
+    later = series_picks(work.series, work.stack(), range(len(done) + 1, len(branch.done) + 1))
+    applied, later = branch.picks[: at - len(done)], [*later, *branch.picks[at - len(done) :]]
+    known = {patch.name for patch in work.series.patches}
+    own = [n for n, pick in enumerate(applied) if pick.patch.name not in known]
+    if tree != work.head_tree:
+        delta = TreeDelta(work.head_tree, tree)
+        named = next((n for n in own if applied[n].patch.name == operation.name), None)
+        if named is None:
+            applied.append(Pick(Patch(operation.name, tree), _user(work.git), operation.message, (delta,)))
+        else:
+            applied[-1] = replace(applied[-1], deltas=(*applied[-1].deltas, delta))
+    elif own:
+        if all(applied[n].patch.name != operation.name for n in own):
+            pick = applied[own[-1]]
+            applied[own[-1]] = replace(pick, patch=replace(pick.patch, name=operation.name))
+    else:
         raise PyggmlError(
             "nothing is edited yet for the new patch",
             f"Edit {work.git.work_tree} (new files: git add them), then: {EDITING.resume}",
         )
-    at = known_position(work) or 0
-    stack = work.stack()
-    done = list(zip(work.series.patches[:at], stack[:at], strict=True))
-    new = Pick(Patch(operation.name, tree), _user(work.git), operation.message, (TreeDelta(head_tree, tree),))
-    later = series_picks(work.series, stack, range(at + 1, len(stack) + 1))
-    return pick_and_publish(work, operation, done, [new, *later], tree)
+    operation = replace(operation, applied=len(done) + len(applied))
+    return pick_and_publish(work, operation, done, [*applied, *later], tree)
 
 
 def _user(git: Git) -> Identity:

@@ -10,10 +10,10 @@ from pyggml.series.editing.operation import Operation
 from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.stack.merge import IndexStage
 from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
 from pyggml.series.worktree.applied import applied_change, applied_series, read_applied
-from pyggml.series.worktree.checkout import show_unmerged
 from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.state_file import FileChange, read_file
 from pyggml.series.worktree.status import applied_count
@@ -121,9 +121,8 @@ def pick_and_publish(
         todo=conflict.rest,
         conflicts=conflict.paths,
     )
-    publish_waiting(work, stopped, top(work, entries)[0], tree, conflict.tree)
     # As after a conflict of git itself, `git diff` shows what conflicts.
-    show_unmerged(work.git, conflict.stages)
+    publish_waiting(work, stopped, top(work, entries)[0], tree, conflict.tree, unmerged=conflict.stages)
     name = conflict.rest[0].patch.name
     raise StoppedError(
         f"patch {name} conflicts in {', '.join(conflict.paths)} ({work.git.work_tree})",
@@ -156,15 +155,19 @@ def publish_waiting(
     tree_old: str,
     tree_new: str,
     applied: tuple[FileChange, ...] = (),
+    unmerged: tuple[IndexStage, ...] = (),
 ) -> None:
     """Move the work tree and leave `operation` waiting there.
 
     Args:
         applied: the change of what the work tree is made of, if it is made of patch files then.
+        unmerged: index entries of the conflicting paths.
     """
     files = (*EDITING.file_change(work.project, operation), *applied)
     step = "stop" if operation.kind == "conflict" else "begin"
-    change = Transaction(f"{step} of {operation.doing}", work.head, head_new, tree_old, tree_new, files)
+    change = Transaction(
+        f"{step} of {operation.doing}", work.head, head_new, tree_old, tree_new, files, unmerged_new=unmerged
+    )
     publish(work.project, work.git, change)
 
 

@@ -60,6 +60,13 @@ def show_unmerged(git: Git, stages: tuple[IndexStage, ...]) -> None:
     git.run("update-index", "-z", "--index-info", stdin=data)
 
 
+def read_unmerged(git: Git) -> tuple[IndexStage, ...]:
+    """The index entries of the paths that git shows as unmerged."""
+    rows = git.run("ls-files", "--unmerged", "-z").decode("utf-8", "surrogateescape").split("\0")
+    entries = ((*row.split("\t", 1)[0].split(" "), row.split("\t", 1)[1]) for row in rows if row)
+    return tuple(IndexStage(mode, blob, int(stage), path) for mode, blob, stage, path in entries)
+
+
 def move_checkout(git: Git, head: str, tree: str) -> None:
     """Bring a private checkout to another commit; files that do not differ keep their times."""
     git.run("update-ref", BRANCH, head)

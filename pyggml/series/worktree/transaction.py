@@ -14,7 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
@@ -23,6 +23,8 @@ from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.patchfile.mail import UNKNOWN_DATE, Identity
 from pyggml.series.stack.commits import commit_tree
+from pyggml.series.stack.merge import IndexStage
+from pyggml.series.worktree.checkout import read_unmerged, show_unmerged
 from pyggml.series.worktree.files import (
     BRANCH,
     PathChange,
@@ -31,7 +33,7 @@ from pyggml.series.worktree.files import (
     check_unedited,
     write_paths,
 )
-from pyggml.series.worktree.sequencer import REBASING
+from pyggml.series.worktree.sequencer import EDITING, REBASING
 from pyggml.series.worktree.state_file import FileChange, from_plain, read_file, to_json
 
 UNDO_DEPTH = 50
@@ -49,6 +51,8 @@ class Transaction:
         head_old, head_new: commit ids of the branch before and after.
         tree_old, tree_new: trees of the tracked files in the work tree before and after; they differ from
             the commits' trees where there are local edits.
+        unmerged_old, unmerged_new: the index entries of conflicting paths before and after; `publish` sees to the
+            old ones.
         undoes: number of the record that this transaction takes back; for a redo, that of the undo.
     """
 
@@ -59,6 +63,8 @@ class Transaction:
     tree_new: str
     files: tuple[FileChange, ...] = field(default=())
     undoes: int | None = None
+    unmerged_old: tuple[IndexStage, ...] = ()
+    unmerged_new: tuple[IndexStage, ...] = ()
 
     def inverse(self, undoes: int) -> Transaction:
         """The transaction that takes this one back."""
@@ -67,12 +73,26 @@ class Transaction:
         doing = f"undo of {self.doing}"
         if self.undoes is not None:
             doing = f"redo of {self.doing.removeprefix('undo of ')}"
-        return Transaction(doing, self.head_new, self.head_old, self.tree_new, self.tree_old, files, undoes)
+        return Transaction(
+            doing,
+            self.head_new,
+            self.head_old,
+            self.tree_new,
+            self.tree_old,
+            files,
+            undoes,
+            self.unmerged_new,
+            self.unmerged_old,
+        )
 
     @property
     def moves(self) -> bool:
         """Whether the index has to follow: edits that become a commit move it without touching a file."""
-        return self.head_old != self.head_new or self.tree_old != self.tree_new
+        return (self.head_old, self.tree_old, self.unmerged_old) != (
+            self.head_new,
+            self.tree_new,
+            self.unmerged_new,
+        )
 
     @property
     def empty(self) -> bool:
@@ -96,6 +116,8 @@ def publish(project: Project, git: Git, transaction: Transaction) -> None:
     """
     if transaction.empty:
         return
+    if any(file.path == EDITING.file and file.old is not None for file in transaction.files):
+        transaction = replace(transaction, unmerged_old=read_unmerged(git))
     paths = changed_paths(git, transaction.tree_old, transaction.tree_new)
     check_free(git, paths)
     _check_files(project, transaction)
@@ -175,6 +197,8 @@ def _move_work_tree(git: Git, transaction: Transaction, paths: Sequence[PathChan
     index = git.with_index(private)
     index.run("read-tree", "--reset", transaction.tree_new)
     write_paths(index, paths)
+    if transaction.unmerged_new:
+        show_unmerged(index, transaction.unmerged_new)
     private.replace(git.git_dir / "index")
 
 
@@ -310,18 +334,29 @@ class _Journal:
     tree: tuple[str, str]
     undoes: int | None
     files: tuple[tuple[str, bytes | None, bytes | None], ...]
+    unmerged: tuple[tuple[IndexStage, ...], tuple[IndexStage, ...]] = ((), ())
 
 
 def _encode(transaction: Transaction, when: float) -> bytes:
     t = transaction
     files = tuple((file.path, file.old, file.new) for file in t.files)
     return to_json(
-        _Journal(t.doing, when, (t.head_old, t.head_new), (t.tree_old, t.tree_new), t.undoes, files)
+        _Journal(
+            t.doing,
+            when,
+            (t.head_old, t.head_new),
+            (t.tree_old, t.tree_new),
+            t.undoes,
+            files,
+            (t.unmerged_old, t.unmerged_new),
+        )
     )
 
 
 def _read_record(path: Path, number: int = 0) -> UndoRecord:
     journal = from_plain(_Journal, json.loads(path.read_bytes()))
     files = tuple(FileChange(*file) for file in journal.files)
-    transaction = Transaction(journal.doing, *journal.head, *journal.tree, files, journal.undoes)
+    transaction = Transaction(
+        journal.doing, *journal.head, *journal.tree, files, journal.undoes, *journal.unmerged
+    )
     return UndoRecord(number, journal.when, transaction)
