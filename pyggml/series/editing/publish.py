@@ -9,7 +9,7 @@ from pyggml.errors import StoppedError
 from pyggml.series.editing.operation import Operation
 from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.commits import Commit
-from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.stack.format_patch import format_patches
 from pyggml.series.stack.merge import IndexStage
 from pyggml.series.stack.picks import Pick, apply_picks
 from pyggml.series.stack.series_file import SERIES_FILE, Patch, Series, series_toml
@@ -177,16 +177,16 @@ def _series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> d
     for number, patch in enumerate(work.series.patches, 1):
         known[patch.name, patch.tree] = work.patch_file(number), work.series.trees[number - 1]
     files: dict[str, bytes] = {}
+    changed: dict[str, Commit] = {}
+    below = work.series.base
     for number, (patch, commit) in enumerate(entries, 1):
         data, before = known.get((patch.name, commit.tree), (b"", ""))
         # On the same tree, the same result means the same diff.
-        if (
-            not data
-            or not commit.is_made_of(read_patch(data, commit.subject))
-            or before != work.git.text("rev-parse", f"{commit.parent}^{{tree}}")
-        ):
-            data = format_patch(work.git, commit)
+        if not data or before != below or not commit.is_made_of(read_patch(data, commit.subject)):
+            changed[patch.file(number)] = commit
         files[patch.file(number)] = data
+        below = commit.tree
+    files.update(zip(changed, format_patches(work.git, list(changed.values())), strict=True))
     files[SERIES_FILE] = series_listing(work, tuple(patch for patch, _ in entries), {})
     return files
 

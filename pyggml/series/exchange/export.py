@@ -12,7 +12,7 @@ from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.patchfile.mail import NamedPatch, mail_date, read_patch
 from pyggml.series.stack.commits import Commit, apply_patches
-from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.stack.format_patch import format_patches
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.version import __version__
 
@@ -42,10 +42,11 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
     if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
         raise PyggmlError(f"{directory} exists and is not empty", "Name a directory that does not exist yet.")
     stack = work.stack()
-    total = len(stack)
-    files: dict[str, bytes] = {}
-    for number, (patch, commit) in enumerate(zip(work.series.patches, stack, strict=True), 1):
-        files[patch.file(number)] = format_patch(work.git, commit, number=number, total=total)
+    made = format_patches(work.git, stack, numbered=True)
+    files = {
+        patch.file(number): data
+        for number, (patch, data) in enumerate(zip(work.series.patches, made, strict=True), 1)
+    }
     _read_back(work, files)
     keep_cr = any(b"\r\n" in data for data in files.values())
     files = {COVER: _cover(work, stack, keep_cr=keep_cr), **files}

@@ -11,6 +11,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.git import GitError
 from pyggml.git.runner import run_outside
+from pyggml.series.patchfile.plain_mail import read_plain
 
 UNKNOWN_AUTHOR = ("unknown", "unknown@localhost")
 UNKNOWN_DATE = "1577836800 +0000"
@@ -38,10 +39,14 @@ class Identity:
             "GIT_AUTHOR_NAME": self.name,
             "GIT_AUTHOR_EMAIL": self.email,
             "GIT_AUTHOR_DATE": f"@{self.date}",
-            "GIT_COMMITTER_NAME": "pyggml",
-            "GIT_COMMITTER_EMAIL": "pyggml@users.noreply.github.com",
+            "GIT_COMMITTER_NAME": COMMITTER.name,
+            "GIT_COMMITTER_EMAIL": COMMITTER.email,
             "GIT_COMMITTER_DATE": f"@{self.date}",
         }
+
+
+COMMITTER = Identity("pyggml", "pyggml@users.noreply.github.com", "0 +0000")
+"""Who commits, whoever the author is; the date is the author's."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,9 @@ def read_mail(data: bytes, name: str, *, scissors: bool = False) -> PatchMail:
         # mailinfo skips to the first header. Without the envelope line it would take a leading blank line
         # for the end of the headers.
         data = b"From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n" + data
+    if not scissors and (plain := read_plain(data)) is not None:
+        message = clean_message(f"{plain.subject}\n\n{plain.body}")
+        return PatchMail(Identity(plain.name, plain.email, raw_date(plain.date)), message, plain.diff)
     data = _in_utf8(data)
     cut = "--scissors" if scissors else "--no-scissors"
     info, body, diff = _mailinfo(data, name, cut)

@@ -130,12 +130,21 @@ def _why_not(lines: Sequence[bytes], wanted: Sequence[bytes]) -> tuple[str, str]
 
 
 def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[PlacedHunk, ...]]:
+    """As `place_files`: the patch with exact line numbers, ready for `git apply`, and where every hunk went."""
+    exact, places, _ = place_files(diffs, read)
+    return exact, places
+
+
+def place_files(
+    diffs: Sequence[FileDiff], read: ReadFile
+) -> tuple[bytes, tuple[PlacedHunk, ...], dict[bytes, bytes | None]]:
     """Place every hunk of a patch; `read` gives the files as they are before it.
 
     If the patch names a file several times, each diff is placed on the result of the one before.
 
     Returns:
-        the patch with exact line numbers, ready for `git apply`, and where every hunk went.
+        the patch with exact line numbers, where every hunk went, and the files as they are after it: path to
+        content, None for one that is gone. Binary changes and those of modes are not among them.
 
     Raises:
         PyggmlError: as `place`, or a file that the patch changes does not exist.
@@ -164,7 +173,7 @@ def place_all(diffs: Sequence[FileDiff], read: ReadFile) -> tuple[bytes, tuple[P
             now[diff.new] = patched(exact, old)
         if diff.new != diff.old:
             now[diff.old] = None
-    return b"".join(out), tuple(places)
+    return b"".join(out), tuple(places), now
 
 
 def _makes(diff: FileDiff, path: bytes, now: dict[bytes, bytes | None], read: ReadFile) -> bool:

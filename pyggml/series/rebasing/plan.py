@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
+from pyggml.git.object_store import ObjectStore
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.rebasing.decisions import (
     ADD,
@@ -37,11 +38,11 @@ from pyggml.series.rebasing.verdict import (
     RebasedPatch,
     compare_patch,
 )
-from pyggml.series.stack.commits import Commit, commit_tree
-from pyggml.series.stack.links import check_links
-from pyggml.series.stack.merge import MergeResult, merge
+from pyggml.series.stack.commits import Commit, stored_commit
+from pyggml.series.stack.links import check_new_links
+from pyggml.series.stack.merge import MergeResult, merge_stored
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.stack.trees import parsed_tree_diff, read_blobs, renamed_paths, tree_reader
+from pyggml.series.stack.trees import Trees, open_trees, read_blobs, renamed_paths
 from pyggml.series.worktree.workspace import Workspace
 
 Check = Callable[[RebasedPatch], str | None]
@@ -108,7 +109,7 @@ class PlanResult:
 def run_plan(
     plan: RebasePlan,
     report: Callable[[RebasedPatch], None] = lambda step: None,
-    check: Check = lambda step: None,
+    check: Check | None = None,
 ) -> PlanResult:
     """Merge patch by patch onto the new base.
 
@@ -116,13 +117,20 @@ def run_plan(
         report: called after each patch.
         check: called with each new commit; if it returns a text, the rebase stops there (a build that fails).
     """
-    git, base = plan.onto.git, plan.onto.pin.tree
-    renames = renamed_paths(git, plan.source.pin.tree, base)
+    with open_trees(plan.onto.git) as trees:
+        return _run_plan(plan, trees, report, check)
+
+
+def _run_plan(
+    plan: RebasePlan, trees: Trees, report: Callable[[RebasedPatch], None], check: Check | None
+) -> PlanResult:
+    base = plan.onto.pin.tree
+    renames = renamed_paths(plan.onto.git, plan.source.pin.tree, base)
     parent, tree = plan.onto.base, base
     steps: list[RebasedPatch] = []
     left_out: dict[str, frozenset[bytes]] = {}
     for line in plan.todo:
-        step = _rebase_patch(plan, line, parent, tree, renames, left_out, check)
+        step = _rebase_patch(plan, trees, line, parent, tree, renames, left_out, check)
         if isinstance(step, RebaseStop):
             return PlanResult(tuple(steps), step)
         steps.append(step)
@@ -131,40 +139,42 @@ def run_plan(
             parent, tree = step.commit.id, step.commit.tree
         else:
             before, after = plan.source.series.trees[step.number - 1 : step.number + 1]
-            left_out[line.name] = names_added(parsed_tree_diff(git, before, after), tree_reader(git, before))
+            left_out[line.name] = names_added(trees.diff(before, after), trees.reader(before))
     return PlanResult(tuple(steps))
 
 
 def _rebase_patch(
     plan: RebasePlan,
+    trees: Trees,
     line: PlanLine,
     parent: str,
     tree: str,
     renames: Mapping[str, str],
     left_out: Mapping[str, frozenset[bytes]],
-    check: Check,
+    check: Check | None,
 ) -> RebasedPatch | RebaseStop:
     git, upstream = plan.onto.git, plan.onto.pin.tree
     if line.action == ADD:
-        return _add_patch(plan, plan.decisions[line.name], parent, tree)
+        return _add_patch(plan, trees.store, plan.decisions[line.name], parent, tree)
     number = plan.source.series.find(line.name)
     patch, old = plan.source.series.patches[number - 1], plan.stack[number - 1]
     base, theirs = plan.source.series.trees[number - 1], old.tree
     decision = plan.decisions.get(line.name, Decision(line.name))
     if line.action in (SKIP, IN_UPSTREAM):
-        comparison = compare_patch(git, (base, theirs), tree, tree, upstream, renames, conflicts=False)
+        comparison = compare_patch(trees, (base, theirs), tree, tree, upstream, renames, conflicts=False)
         comparison = replace(comparison, verdict=UPSTREAM if line.action == IN_UPSTREAM else SKIPPED)
         return RebasedPatch(number, patch, old.subject, comparison, tree, "", line.reason)
-    merged = merge(git, base, tree, theirs, LABELS)
+    merged = merge_stored(trees.store, base, tree, theirs, LABELS)
     result, how, misfit = merged.tree, "", ""
     if decision.resolution is not None:
         try:
+            trees.store.flush()
             result, how = replay(git, decision.resolution, merged.tree), "replayed"
         except PyggmlError as error:
             misfit = error.message
     conflicts = bool(merged.stages)
     comparison = compare_patch(
-        git, (base, theirs), tree, result, upstream, renames, left_out, conflicts=conflicts
+        trees, (base, theirs), tree, result, upstream, renames, left_out, conflicts=conflicts
     )
     message = old.message if decision.message is None else decision.message
     stop = RebaseStop(
@@ -183,25 +193,31 @@ def _rebase_patch(
         if comparison.verdict == EMPTY:
             reason = "it changes nothing on what comes before it"
         return RebasedPatch(number, patch, old.subject, comparison, merged.tree, how, reason)
-    check_links(git, tree, result, f"patch {patch.name}")
-    commit = commit_tree(git, result, parent, old.author, message)
+    check_new_links(trees.store, tree, result, f"patch {patch.name}")
+    commit = stored_commit(trees.store, result, parent, old.author, message)
     new = replace(patch, **decision.entry, tree=result)
     step = RebasedPatch(number, new, commit.subject, comparison, merged.tree, how, "", commit)
+    if check is None:
+        return step
+    trees.store.flush()
     if failure := check(step):
         return replace(stop, kind="build", patch=new, message=message, note=failure)
     return step
 
 
-def _add_patch(plan: RebasePlan, decision: Decision, parent: str, tree: str) -> RebasedPatch:
+def _add_patch(
+    plan: RebasePlan, store: ObjectStore, decision: Decision, parent: str, tree: str
+) -> RebasedPatch:
     assert decision.resolution and decision.author and decision.message  # noqa: S101 -- see read_decisions
     try:
+        store.flush()
         result = replay(plan.onto.git, decision.resolution, tree)
     except PyggmlError as error:
         raise PyggmlError(
             f"patch {decision.name}, which only pin {plan.onto.pin.name} has, does not apply: {error.message}",
             f"Adapt {DIRECTORY}/{decision.name}.patch, or remove it and its entry in {DIRECTORY}/{DECISIONS_FILE}.",
         ) from error
-    commit = commit_tree(plan.onto.git, result, parent, decision.author, decision.message)
+    commit = stored_commit(store, result, parent, decision.author, decision.message)
     patch = Patch(decision.name, result, **decision.entry)
     return RebasedPatch(0, patch, commit.subject, PatchComparison(ADDED, (), 0), tree, commit=commit)
 

@@ -10,7 +10,7 @@ from pyggml.series.rebasing.decisions import DIRECTORY, decision_files
 from pyggml.series.rebasing.plan import RebasePlan, decisions_of
 from pyggml.series.rebasing.state import forget_rebase
 from pyggml.series.rebasing.verdict import RebasedPatch
-from pyggml.series.stack.format_patch import format_patch
+from pyggml.series.stack.format_patch import format_patches
 from pyggml.series.stack.series_file import SERIES_FILE, Series, series_toml
 from pyggml.series.worktree.applied import applied_change, applied_series
 from pyggml.series.worktree.position import known_position, other_pin_at_head, position
@@ -33,9 +33,9 @@ class PublishedRebase:
 def series_of(plan: RebasePlan, steps: Sequence[RebasedPatch]) -> dict[str, bytes]:
     """The patch files and `series.toml` of the new pin."""
     kept = [(step.patch, step.commit) for step in steps if step.commit is not None]
+    made = format_patches(plan.onto.git, [commit for _, commit in kept])
     files = {
-        patch.file(number): format_patch(plan.onto.git, commit)
-        for number, (patch, commit) in enumerate(kept, 1)
+        patch.file(number): data for number, ((patch, _), data) in enumerate(zip(kept, made, strict=True), 1)
     }
     listings = [work.directory / SERIES_FILE for work in (plan.onto, plan.source)]
     previous = next(filter(None, map(read_file, listings)), None)

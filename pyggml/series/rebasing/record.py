@@ -24,9 +24,9 @@ from pyggml.series.rebasing.run import onto_workspace
 from pyggml.series.rebasing.todo import PlanLine
 from pyggml.series.rebasing.verdict import compare_patch
 from pyggml.series.stack.commits import Commit
-from pyggml.series.stack.merge import merge
+from pyggml.series.stack.merge import merge_stored
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.stack.trees import renamed_paths
+from pyggml.series.stack.trees import Trees, open_trees, renamed_paths
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.state_file import FileChange
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -87,6 +87,11 @@ def _where(change: FileChange) -> str:
 
 
 def _plan(work: Workspace, onto: Workspace, new: Workspace) -> RebasePlan:
+    with open_trees(work.git) as trees:
+        return _plan_with(trees, work, onto, new)
+
+
+def _plan_with(trees: Trees, work: Workspace, onto: Workspace, new: Workspace) -> RebasePlan:
     stack, made = work.stack(), new.stack()
     before = read_decisions(onto.directory / DIRECTORY, work.pin.name)
     renames = renamed_paths(work.git, work.pin.tree, onto.pin.tree)
@@ -112,7 +117,7 @@ def _plan(work: Workspace, onto: Workspace, new: Workspace) -> RebasePlan:
             continue
         number = work.series.find(name)
         old, base = work.series.patches[number - 1], work.series.trees[number - 1]
-        merged = merge(work.git, base, tree, stack[number - 1].tree, LABELS)
+        merged = merge_stored(trees.store, base, tree, stack[number - 1].tree, LABELS)
         known = before.get(name, Decision(name))
         if place is None:
             left_out = known.action if known.action != PICK else PICK if merged.tree == tree else SKIP
@@ -121,9 +126,14 @@ def _plan(work: Workspace, onto: Workspace, new: Workspace) -> RebasePlan:
             )
             continue
         result = made[place].tree
-        trees = (base, stack[number - 1].tree)
         comparison = compare_patch(
-            work.git, trees, tree, result, onto.pin.tree, renames, conflicts=bool(merged.stages)
+            trees,
+            (base, stack[number - 1].tree),
+            tree,
+            result,
+            onto.pin.tree,
+            renames,
+            conflicts=bool(merged.stages),
         )
         todo.append(PlanLine(PICK, name))
         decisions[name] = Decision(

@@ -267,7 +267,7 @@ def _run(
             compiled.add(step.patch.tree)
         return failure
 
-    result = run_plan(plan, hooks.report, check)
+    result = run_plan(plan, hooks.report, check if hooks.check is not None else None)
     state = replace(state, compiled=tuple(sorted(compiled)))
     if result.stop is not None:
         raise _stop(project, plan, state, result.stop, result.steps)

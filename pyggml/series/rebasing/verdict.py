@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
-from pyggml.git import Git
+from pyggml.git.object_store import ObjectStore
 from pyggml.series.patchfile.diff import FileDiff
 from pyggml.series.patchfile.hunks import HunkMove, hunk_moves, newly_removed_lines, numbered_hunks
 from pyggml.series.rebasing.contained_hunks import contained_hunks
@@ -16,7 +16,7 @@ from pyggml.series.rebasing.missing_names import MissingName, missing_names
 from pyggml.series.rebasing.repeated_blocks import RepeatedBlock, repeated_blocks
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.series_file import Patch
-from pyggml.series.stack.trees import parsed_tree_diff, tree_reader
+from pyggml.series.stack.trees import Trees
 
 CLEAN, MERGED, CONFLICT = "clean", "merged", "conflict"
 UPSTREAM, PARTLY, EMPTY, SKIPPED, ADDED = "already upstream", "partly upstream", "empty", "skipped", "added"
@@ -73,7 +73,7 @@ class RebasedPatch:
 
 
 def compare_patch(
-    git: Git,
+    trees: Trees,
     before: tuple[str, str],
     now: str,
     result: str,
@@ -92,15 +92,15 @@ def compare_patch(
         left_out: patches before it that are left out, with the names that each of them added.
         conflicts: the merge alone did not give `result`.
     """
-    diffs = parsed_tree_diff(git, *before)
-    read_before, read_now = tree_reader(git, before[0]), tree_reader(git, now)
+    diffs = trees.diff(*before)
+    read_before, read_now = trees.reader(before[0]), trees.reader(now)
     contained = contained_hunks(diffs, read_before, read_now, renames)
     total = len(numbered_hunks(diffs))
     if result == now:
-        direct = contained_hunks(diffs, read_before, tree_reader(git, upstream), renames)
+        direct = contained_hunks(diffs, read_before, trees.reader(upstream), renames)
         verdict = UPSTREAM if len(direct) == total else EMPTY
         return PatchComparison(verdict, direct if verdict == UPSTREAM else contained, total)
-    after = parsed_tree_diff(git, now, result)
+    after = trees.diff(now, result)
     hunks = hunk_moves(diffs, after, read_before, read_now, renames)
     removed = newly_removed_lines(diffs, after)
     deleted = tuple((path, line.decode("utf-8", "replace")) for path, line in removed)
@@ -117,12 +117,12 @@ def compare_patch(
         verdict = CLEAN
     else:
         verdict = MERGED
-    left_behind = _left_behind(git, after, upstream, renames)
+    left_behind = _left_behind(trees.store, after, upstream, renames)
     return PatchComparison(verdict, contained, total, hunks, deleted, left_behind, repeated, missing)
 
 
 def _left_behind(
-    git: Git, after: Sequence[FileDiff], upstream: str, renames: Mapping[str, str]
+    store: ObjectStore, after: Sequence[FileDiff], upstream: str, renames: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """New files in a directory that upstream has emptied by moving its files elsewhere."""
     left_behind = []
@@ -133,6 +133,6 @@ def _left_behind(
             for old, new in renames.items()
             if PurePosixPath(old).parent == directory
         )
-        if moved and git.status("cat-file", "-e", f"{upstream}:{directory}", ok=(0, 1, 128))[0]:
+        if moved and store.entry(upstream, str(directory).encode("utf-8", "surrogateescape")) is None:
             left_behind.append((path, moved.most_common(1)[0][0]))
     return tuple(left_behind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,13 +11,18 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git, GitError
+from pyggml.git.object_store import ObjectStore, has_sha1, open_objects
 from pyggml.series.patchfile.diff import parse_diff
-from pyggml.series.patchfile.mail import Identity, NamedPatch, PatchMail
+from pyggml.series.patchfile.mail import COMMITTER, Identity, NamedPatch, PatchMail
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.stack.in_memory import apply_in_memory
 from pyggml.series.stack.links import check_links
 from pyggml.series.stack.series_file import Series, series_patches
 from pyggml.series.stack.trees import path_kinds, tree_reader
+
+# Git drops punctuation at both ends of a name, and some signs within.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 @_+.-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,17 @@ def commit_tree(git: Git, tree: str, parent: str, author: Identity, message: str
     return Commit(out, tree, parent, author, message)
 
 
+def stored_commit(store: ObjectStore, tree: str, parent: str, author: Identity, message: str) -> Commit:
+    """As `commit_tree`, without a process if the author's name and address are what git leaves as they are."""
+    if has_sha1(parent) and _PLAIN_NAME.fullmatch(author.name) and _PLAIN_NAME.fullmatch(author.email):
+        head = f"tree {tree}\nparent {parent}\nauthor {author.name} <{author.email}> {author.date}\n"
+        head += f"committer {COMMITTER.name} <{COMMITTER.email}> {author.date}\n\n"
+        made = store.write("commit", f"{head}{message}".encode())
+        return Commit(made, tree, parent, author, message)
+    store.flush()
+    return commit_tree(store.git, tree, parent, author, message)
+
+
 def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch]) -> Iterator[Commit]:
     """Commit one patch after the other on the commit `parent` with tree `tree`.
 
@@ -64,12 +81,17 @@ def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch
         PyggmlError: a patch does not apply, is ambiguous, changes nothing, leaves the tree, makes a link that
             does, or gives another tree than it records.
     """
-    with scratch_index(git, tree) as index:
+    with open_objects(git) as store:
         for patch in patches:
-            tree = _apply_recorded(index, tree, patch) if patch.tree else _apply_placed(index, tree, patch)
-            commit = commit_tree(git, tree, parent, patch.mail.author, patch.mail.message)
+            made = apply_in_memory(store, tree, patch)
+            if made is None:
+                store.flush()
+                with scratch_index(git, tree) as index:
+                    apply = _apply_recorded if patch.tree else _apply_placed
+                    made = apply(index, tree, patch)
+            commit = stored_commit(store, made, parent, patch.mail.author, patch.mail.message)
             yield commit
-            parent = commit.id
+            parent, tree = commit.id, made
 
 
 def _check_links(git: Git, old: str, new: str, patch: NamedPatch) -> None:

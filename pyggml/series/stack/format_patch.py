@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
@@ -12,14 +16,12 @@ from pyggml.series.stack.commits import Commit
 
 _FORMAT = (
     "format-patch",
-    "--stdout",
     "--zero-commit",
     "--no-signature",
     "--no-thread",
     "--no-attach",
     "--no-notes",
     "--no-cover-letter",
-    "--no-numbered",
     "--no-base",
     "--no-add-header",
     "--no-to",
@@ -42,9 +44,10 @@ def format_patch(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -
     Raises:
         PyggmlError: `git am` would not get the same message back, e.g. because of a line `---` in it.
     """
-    numbered = (f"--subject-prefix=PATCH {number}/{total}",) if total else ()
+    # As `--numbered` has it.
+    numbered = (f"--subject-prefix=PATCH {number:0{len(str(total))}}/{total}",) if total else ()
     for guard in ((), ("--from=pyggml <pyggml@users.noreply.github.com>",)):
-        data = git.run(*_FORMAT, *numbered, *guard, "-1", commit.id)
+        data = git.run(*_FORMAT, "--stdout", "--no-numbered", *numbered, *guard, "-1", commit.id)
         if not data:
             raise PyggmlError(
                 f"{commit.subject!r}: the commit changes nothing", "Drop it, or give it a change."
@@ -52,11 +55,43 @@ def format_patch(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -
         if commit.is_made_of(read_patch(data, commit.subject)):
             _refuse_other_readings(data, commit)
             return data
-    back = read_patch(git.run(*_FORMAT, *numbered, "-1", commit.id), commit.subject)
+    data = git.run(*_FORMAT, "--stdout", "--no-numbered", *numbered, "-1", commit.id)
+    back = read_patch(data, commit.subject)
     raise PyggmlError(
         f"{commit.subject!r}: its message would not survive `git am`: {_difference(back, commit)}",
         "Reword that line (git commit --amend in the vendored tree) and run the command again.",
     )
+
+
+def format_patches(git: Git, commits: Sequence[Commit], *, numbered: bool = False) -> list[bytes]:
+    """The patch files of a chain of commits, as `format_patch` gives them, by one process if all of them are plain.
+
+    Args:
+        numbered: the subjects are numbered `[PATCH k/n]`.
+
+    Raises:
+        PyggmlError: as `format_patch`.
+    """
+    total = len(commits) if numbered else 0
+    made: list[bytes] = []
+    if len(commits) > 1 and all(b.parent == a.id for a, b in pairwise(commits)):
+        with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
+            number = "--numbered" if numbered else "--no-numbered"
+            git.run(*_FORMAT, number, "-o", scratch, f"{commits[0].parent}..{commits[-1].id}")
+            made = [path.read_bytes() for path in sorted(Path(scratch).iterdir())]
+    # A commit that changes nothing has no file.
+    if len(made) != len(commits):
+        made = [b""] * len(commits)
+    return [
+        data
+        if data and commit.is_made_of(read_patch(data, commit.subject)) and _one_reading(commit)
+        else format_patch(git, commit, number=place, total=total)
+        for place, (commit, data) in enumerate(zip(commits, made, strict=True), 1)
+    ]
+
+
+def _one_reading(commit: Commit) -> bool:
+    return "\nFrom " not in commit.message and not re.search(r">8|8<|>%|%<", commit.message)
 
 
 def _refuse_other_readings(data: bytes, commit: Commit) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
+from pyggml.git.object_store import ObjectStore
 from pyggml.series.stack.trees import read_blobs
 
 _LINK = "120000"
@@ -39,6 +40,13 @@ def check_links(git: Git, old: str, new: str, label: str) -> None:
                 f"{label}: it makes {path!r} a link out of the tree, to {target!r}",
                 "A link must lead to a place inside the source tree: leave it out, or give it another target.",
             )
+
+
+def check_new_links(store: ObjectStore, old: str, new: str, label: str) -> None:
+    """As `check_links`, without a process if `new` has no other link than `old`."""
+    if any(entry and entry.mode == _LINK.encode() for entry in store.changes(old, new).values()):
+        store.flush()
+        check_links(store.git, old, new, label)
 
 
 def _links(git: Git, tree: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pyggml.git import Git
+from pyggml.git.object_store import ObjectStore, has_sha1
 from pyggml.series.patchfile.mail import Identity
 from pyggml.series.stack.commits import scratch_index
 from pyggml.series.stack.trees import read_blobs
@@ -50,10 +51,18 @@ class MergeResult:
         return tuple(dict.fromkeys(stage.path for stage in self.stages))
 
 
-def merge(git: Git, base: str, ours: str, theirs: str, labels: ConflictLabels | None = None) -> MergeResult:
+def merge(
+    git: Git,
+    base: str,
+    ours: str,
+    theirs: str,
+    labels: ConflictLabels | None = None,
+    store: ObjectStore | None = None,
+) -> MergeResult:
     """Merge the change from tree `base` to `theirs` into tree `ours`, as a cherry-pick does.
 
     Args:
+        store: writes the commits that git merges, all at once.
         labels: with them, conflicts show the base as well, and their text is the same everywhere; without
             them they are git's, with commit ids for labels.
 
@@ -63,8 +72,10 @@ def merge(git: Git, base: str, ours: str, theirs: str, labels: ConflictLabels | 
         return MergeResult(theirs)
     if theirs in (base, ours):
         return MergeResult(ours)
-    root = _commit(git, base)
-    left, right = _commit(git, ours, root), _commit(git, theirs, root)
+    root = _commit(git, base, store)
+    left, right = _commit(git, ours, store, root), _commit(git, theirs, store, root)
+    if store is not None:
+        store.flush()
     style = ("-c", "merge.conflictStyle=diff3") if labels else ()
     status, out = git.status(*style, "merge-tree", "--write-tree", "-z", "--no-messages", left, right)
     tree, *rows = out.decode("utf-8", "surrogateescape").split("\0")
@@ -76,8 +87,39 @@ def merge(git: Git, base: str, ours: str, theirs: str, labels: ConflictLabels | 
     return MergeResult(tree, stages)
 
 
-def _commit(git: Git, tree: str, *parents: str) -> str:
+def merge_stored(
+    store: ObjectStore, base: str, ours: str, theirs: str, labels: ConflictLabels | None = None
+) -> MergeResult:
+    """As `merge`, without a process if no file that `theirs` changes differs between `base` and `ours`."""
+    made = _merge_in_memory(store, base, ours, theirs) if has_sha1(base) else None
+    if made is not None:
+        return MergeResult(made)
+    if not has_sha1(base):
+        store.flush()
+        return merge(store.git, base, ours, theirs, labels)
+    return merge(store.git, base, ours, theirs, labels, store)
+
+
+def _merge_in_memory(store: ObjectStore, base: str, ours: str, theirs: str) -> str | None:
+    changes = store.changes(base, theirs)
+    for path, entry in changes.items():
+        parts = path.split(b"/")
+        if any(b"/".join(parts[:count]) in changes for count in range(1, len(parts))):
+            return None  # a file takes the place of a directory, or the other way round
+        was = store.entry(base, path)
+        if store.entry(ours, path) != was or (was is None and not store.is_free(ours, path)):
+            return None
+        if entry is not None and entry.mode == b"160000":
+            return None
+    return store.with_files(ours, changes)
+
+
+def _commit(git: Git, tree: str, store: ObjectStore | None, *parents: str) -> str:
     """A commit that only stands for its tree, with the same id everywhere."""
+    if store is not None:
+        who = f"{_AUTHOR.name} <{_AUTHOR.email}> {_AUTHOR.date}"
+        lines = [f"tree {tree}", *(f"parent {one}" for one in parents), f"author {who}", f"committer {who}"]
+        return store.write("commit", ("\n".join(lines) + "\n\nmerge\n").encode())
     args = [arg for parent in parents for arg in ("-p", parent)]
     return git.text("commit-tree", tree, *args, stdin=b"merge\n", env=_AUTHOR.environment())
 

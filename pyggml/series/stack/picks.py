@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
+from pyggml.git.object_store import ObjectStore, open_objects
 from pyggml.series.patchfile.mail import Identity
-from pyggml.series.stack.commits import Commit, commit_tree
-from pyggml.series.stack.links import check_links
-from pyggml.series.stack.merge import ConflictLabels, IndexStage, merge
+from pyggml.series.stack.commits import Commit, stored_commit
+from pyggml.series.stack.links import check_new_links
+from pyggml.series.stack.merge import ConflictLabels, IndexStage, merge_stored
 from pyggml.series.stack.series_file import Patch, Series
 
 
@@ -85,12 +86,17 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
     Raises:
         PyggmlError: a patch changes nothing any more, or makes a link that leads out of the tree.
     """
+    with open_objects(git) as store:
+        return _apply_picks(store, parent, tree, picks)
+
+
+def _apply_picks(store: ObjectStore, parent: str, tree: str, picks: Sequence[Pick]) -> PickResult:
     done: list[tuple[Patch, Commit]] = []
     for index, pick in enumerate(picks):
         now = tree
         for step, delta in enumerate(pick.deltas):
             labels = ConflictLabels("the series so far", "before the change", f"patch {pick.patch.name}")
-            merged = merge(git, delta.old, now, delta.new, labels)
+            merged = merge_stored(store, delta.old, now, delta.new, labels)
             if merged.stages:
                 rest = (replace(pick, deltas=pick.deltas[step + 1 :]), *picks[index + 1 :])
                 return PickResult(tuple(done), PickConflict(merged.stages, merged.tree, rest))
@@ -100,8 +106,8 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
                 f"patch {pick.patch.name} would change nothing any more on top of what comes before it",
                 f"Remove it first with: pyggml patch drop {pick.patch.name}",
             )
-        check_links(git, tree, now, f"patch {pick.patch.name}")
-        commit = commit_tree(git, now, parent, pick.author, pick.message)
+        check_new_links(store, tree, now, f"patch {pick.patch.name}")
+        commit = stored_commit(store, now, parent, pick.author, pick.message)
         done.append((replace(pick.patch, tree=now), commit))
         parent, tree = commit.id, now
     return PickResult(tuple(done))
