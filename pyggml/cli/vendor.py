@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -146,18 +146,22 @@ def verify(pin: str | None, as_json: bool) -> None:
 
 
 @vendor.command(short_help="Pin a new upstream snapshot.")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--sdist", metavar="PROJECT==VERSION", help="A source distribution in a package index.")
 @click.option("--git", "url", metavar="URL", help="A git repository; needs --commit.")
 @click.option("--archive", type=click.Path(path_type=Path), help="A tar or zip archive on this machine.")
 @click.option("--directory", type=click.Path(path_type=Path), help="A directory on this machine.")
 @click.option("--commit", metavar="SHA", help="Upstream's commit id, all 40 digits.")
-@click.option("--subdir", default="", help="Take only this directory (below an archive's top directory).")
+@click.option(
+    "--subdir",
+    default="",
+    help="Take only this directory (below an archive's top directory); otherwise the one with upstream's name.",
+)
 @click.option("--exclude", multiple=True, metavar="PATH", help="Leave this path out; may be repeated.")
 @click.option("--default", "make_default", is_flag=True, help="Make it the default pin.")
 @json_option
 def add(
-    name: str,
+    name: str | None,
     sdist: str | None,
     url: str | None,
     archive: Path | None,
@@ -170,15 +174,16 @@ def add(
 ) -> None:
     """Pin a new upstream snapshot as NAME: import it and add it to vendor/pins.toml.
 
-    For example, an sdist that contains upstream in a subdirectory, and a commit of a fork:
+    In a package, upstream's tree is found by its name, and NAME is read from what the package carries: the
+    commit of a git directory, or the build number in the package's version. For example, an sdist, and a commit
+    of a fork:
 
     \b
-        pyggml vendor add 0c1e57098 --sdist llama-cpp-python==0.3.36 \\
-            --subdir vendor/llama.cpp --exclude docs --exclude models
+        pyggml vendor add --sdist xllamacpp==2026.10.11549 --exclude docs --exclude models
         pyggml vendor add mine --git https://example.org/fork.git --commit 0123...cdef
     """
     from pyggml.upstream import new_pin
-    from pyggml.upstream.pins import Source
+    from pyggml.upstream.pins import ArchiveSource, SdistSource, Source
 
     given = [option for option in (sdist, url, archive, directory) if option is not None]
     if len(given) != 1:
@@ -191,8 +196,11 @@ def add(
         )
     if url is not None and commit is None:
         raise UsageError("--git needs --commit SHA", "Find the commit with: git ls-remote URL")
+    if name is None and (url is not None or directory is not None):
+        raise UsageError("the pin needs a name", "Example: pyggml vendor add NAME --git URL --commit SHA")
     project = current_project()
     new_pin.check_new_pin(project, name, commit, exclude, subdir)
+    notes: tuple[str, ...] = ()
     with project.lock("vendor add"), shown_progress() as report:
         if sdist is not None:
             source: Source = new_pin.sdist_source(sdist, subdir, report)
@@ -203,9 +211,17 @@ def add(
         else:
             assert directory is not None  # noqa: S101
             source = new_pin.directory_source(project, directory)
-        new = new_pin.NewPin(name, source, commit, exclude, make_default)
+        if isinstance(source, SdistSource | ArchiveSource):
+            new, notes = new_pin.carried_pin(project, source, name, commit, exclude, report)
+            new = replace(new, make_default=make_default)
+        else:
+            assert name is not None  # noqa: S101
+            new = new_pin.NewPin(name, source, commit, exclude, make_default)
         pin, result = new_pin.add_pin(project, new, report)
     if as_json:
-        print_json({"pin": pin.name, "commit": result.commit, "tree": pin.tree, "created": result.created})
+        told = {"pin": pin.name, "commit": result.commit, "tree": pin.tree, "created": result.created}
+        print_json({**told, "upstream_commit": pin.commit, "notes": list(notes)})
         return
+    for note in notes:
+        click.echo(note, err=True)
     click.echo(f"pin {pin.name} added: tree {pin.tree[:12]}, imported as {result.commit[:12]}")

@@ -40,7 +40,7 @@ def import_source(project: Project, pins: Pins, pin: Pin, git: Git, report: Prog
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     else:
-        _import_archive(_archive(project, source, report), source.subdir, pin, git, message, report)
+        _import_archive(archive_of(project, source, report), source.subdir, pin, git, message, report)
 
 
 def source_line(pin: Pin) -> str:
@@ -65,7 +65,12 @@ def resolve_path(project: Project, path: str) -> Path:
     return project.root / Path(path).expanduser()
 
 
-def _archive(project: Project, source: SdistSource | ArchiveSource, report: Progress) -> Path:
+def archive_of(project: Project, source: SdistSource | ArchiveSource, report: Progress) -> Path:
+    """The archive of a source, with the recorded checksum.
+
+    Raises:
+        PyggmlError: it cannot be obtained, or has another checksum.
+    """
     if isinstance(source, ArchiveSource):
         from pyggml.upstream.cache import check_sha256
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from pyggml.errors import UsageError
 from pyggml.project import Project
 from pyggml.upstream.cache import file_sha256
+from pyggml.upstream.carried_tree import carried_tree, checked_name
+from pyggml.upstream.import_source import archive_of
 from pyggml.upstream.pins import (
     ArchiveSource,
     DirectorySource,
@@ -46,16 +48,20 @@ class NewPin:
 
 
 def check_new_pin(
-    project: Project, name: str, commit: str | None, exclude: tuple[str, ...], subdir: str
+    project: Project, name: str | None, commit: str | None, exclude: tuple[str, ...], subdir: str
 ) -> None:
     """Check the parts of a new pin before anything is downloaded for it.
+
+    Args:
+        name: None if it is not known yet.
 
     Raises:
         PyggmlError: the name is taken or invalid; a path or the commit id is invalid.
     """
-    if not valid_pin_name(name):
-        raise UsageError(f"{name!r} is not a valid pin name", "Use letters, digits, '.', '_' and '-'.")
-    check_name_is_free(project, read_pins(project), name)
+    if name is not None:
+        if not valid_pin_name(name):
+            raise UsageError(f"{name!r} is not a valid pin name", "Use letters, digits, '.', '_' and '-'.")
+        check_name_is_free(project, read_pins(project), name)
     for path in (*exclude, *([subdir] if subdir else [])):
         if not is_relative_inside(path):
             raise UsageError(
@@ -105,6 +111,38 @@ def git_source(url: str, subdir: str = "") -> GitSource:
     if not url or url.startswith("-"):
         raise UsageError(f"{url!r} is not the URL of a git repository")
     return GitSource(str(Path(url).absolute()) if Path(url).exists() else url, subdir)
+
+
+def carried_pin(
+    project: Project,
+    source: SdistSource | ArchiveSource,
+    name: str | None,
+    commit: str | None,
+    exclude: tuple[str, ...] = (),
+    report: Progress = silent,
+) -> tuple[NewPin, tuple[str, ...]]:
+    """The new pin of a package: its directory, name and commit as the package says, unless they are given.
+
+    Returns:
+        The pin, and what to tell the user about the tree.
+
+    Raises:
+        UsageError: see `carried_tree` and `checked_name`.
+        PyggmlError: the package cannot be read.
+    """
+    upstream = read_pins(project).upstream
+    path = archive_of(project, source, report)
+    tree = carried_tree(path, upstream, source.subdir, report)
+    name = checked_name(tree, name, commit, path.name)
+    notes = []
+    if tree.subdir != source.subdir:
+        notes.append(f"{path.name}: {upstream} is in {tree.subdir}")
+    elif not tree.subdir:
+        notes.append(f"{path.name} has no directory {upstream} with a CMakeLists.txt: all of it is taken")
+    if not tree.has_tests:
+        notes.append("the tree has no tests/: upstream's own tests cannot be built")
+    new = NewPin(name, replace(source, subdir=tree.subdir), commit or tree.commit, exclude)
+    return new, tuple(notes)
 
 
 def add_pin(project: Project, new: NewPin, report: Progress = silent) -> tuple[Pin, FetchResult]:
