@@ -43,12 +43,13 @@ class Package:
 
     Attributes:
         pin: the upstream version as a pin's name.
+        dsc: None if it is no package of Debian's.
         files: name in pyggml's series to the file in debian/patches, in order.
     """
 
     title: str
     pin: str
-    dsc: Path
+    dsc: Path | None
     upstream: Path
     series: Path
     files: dict[str, Path]
@@ -167,13 +168,18 @@ def rebase(
 
 def resolve(tree: Path, patch: bytes) -> list[str]:
     """Put the newer package's version of the patch into the worktree; options for --continue."""
+    before = indexed(tree)
     git(tree, "read-tree", "--reset", "-u", "HEAD")
     try:
         git(tree, "apply", "--index", "-", stdin=patch)
     except RuntimeError:
         return ["fails"]
-    gone = git(tree, "diff", "--name-only", "--no-renames", "--diff-filter=D", "HEAD").splitlines()
-    return [word for path in gone for word in ("--remove", path)]
+    return [word for path in sorted(before - indexed(tree)) for word in ("--remove", path)]
+
+
+def indexed(tree: Path) -> set[str]:
+    """The paths in the index, those that conflict included."""
+    return set(git(tree, "-c", "core.quotePath=false", "ls-files").splitlines())
 
 
 def compared(
@@ -213,8 +219,8 @@ def differing(a: Project, b: Project) -> list[str]:
 
 
 def dpkg_tree(package: Package, work: Path) -> str | None:
-    """The tree of `dpkg-source -x`, without debian/; None where there is no dpkg-source."""
-    if shutil.which("dpkg-source") is None:
+    """The tree of `dpkg-source -x`, without debian/; None where there is no dpkg-source or no .dsc."""
+    if package.dsc is None or shutil.which("dpkg-source") is None:
         return None
     place = work / "unpacked"
     subprocess.run(
@@ -243,13 +249,16 @@ def main() -> int:
         if options.work.exists():
             parser.error(f"{options.work} exists: name a directory that does not")
         options.work.mkdir(parents=True)
-        return report(options.older.resolve(), options.newer.resolve(), options.work.resolve())
+        return compare(options.older.resolve(), options.newer.resolve(), options.work.resolve())
     with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:
-        return report(options.older.resolve(), options.newer.resolve(), Path(scratch))
+        return compare(options.older.resolve(), options.newer.resolve(), Path(scratch))
 
 
-def report(older_dsc: Path, newer_dsc: Path, work: Path) -> int:
-    older, newer = unpack(older_dsc, work), unpack(newer_dsc, work)
+def compare(older: Path, newer: Path, work: Path) -> int:
+    return report(unpack(older, work), unpack(newer, work), work)
+
+
+def report(older: Package, newer: Package, work: Path) -> int:
     project = Project(work / "project")
     project.pin(older, "--default")
     project.pin(newer)
