@@ -82,6 +82,12 @@ def _one_of(*known: str) -> Callable[[str], str]:
     return convert
 
 
+def _schedule(text: str) -> str:
+    from pyggml.native.vdev_config import check_schedule
+
+    return check_schedule(text)
+
+
 def _yes(text: str) -> bool:
     return _one_of("yes", "no")(text) == "yes"
 
@@ -107,10 +113,10 @@ def _several(
 
 @click.command(
     epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
-    "that should be the same), over (the bound of upstream's test, --bound, against the CPU), refused (a kind of "
-    "cache that cannot be laid out per stream; creating the context says so), unsupported (by the model or the "
-    "build), fixed (did not work in the other build), identical, within (the bound). Exit code 1 if any row "
-    "has one of the first six."
+    "that should be the same), unordered (bits that depend on the schedule), over (the bound of upstream's test, "
+    "--bound, against the CPU), refused (a kind of cache that cannot be laid out per stream; creating the context "
+    "says so), unsupported (by the model or the build), fixed (did not work in the other build), identical, within "
+    "(the bound). Exit code 1 if any row has one of the first seven."
 )
 @click.option(
     "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
@@ -201,6 +207,16 @@ def _several(
     default="one",
     help="Of caches that are not unified: one tensor for all sequences, or tensors for each (kv_per_stream), which "
     "must give the same bits. A unified cache has one stream and only the layout `one`.",
+)
+@_several(
+    "--schedule",
+    "schedules",
+    example="at-once,late",
+    convert=_schedule,
+    metavar="at-once,late,random:SEED",
+    default="at-once",
+    help="When queued work of the virtual devices runs: before the call returns, only when something waits for it, or "
+    "at any time between. Each is compared with at-once, bit for bit. Options follow after a slash: late/copies=both.",
 )
 @click.option(
     "--turnover/--no-turnover",
@@ -295,6 +311,7 @@ def matrix(
       pyggml matrix --split-mode layer,tensor --kv device --against unpatched
       pyggml matrix --streams 1,2,4,8 --layout one,per-stream --split-mode layer,tensor
       pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
+      pyggml matrix --schedule at-once,late,random:1      does the order of queued work change bits?
       pyggml matrix --cuda --devices 2,4,8 --arch llama   on GPUs; of a build made with --cuda
     """
     import os

@@ -31,7 +31,7 @@ class VirtualDevices:
         Args:
             count: 1 to 16; by default one per name, or two.
             settings: names, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison, strict,
-                threads, offload_batch, faults.
+                threads, offload_batch, schedule, faults.
 
         Raises:
             UsageError: a value that no device can have.

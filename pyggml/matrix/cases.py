@@ -19,6 +19,7 @@ KV = ("device", "host")
 SPLIT_MODES = ("layer", "tensor")
 FLASH_ATTENTION = ("auto", "on", "off")
 PER_STREAM = "per-stream"
+AT_ONCE = "at-once"
 LAYOUTS = ("one", PER_STREAM)
 """How the caches of several sequences are laid out: one tensor for all, or one each (a patch of the series)."""
 
@@ -37,6 +38,7 @@ class Run:
         kv_type: the type of K and V.
         streams: number of sequences.
         layout: of their caches, one of LAYOUTS.
+        schedule: when queued work of virtual devices runs (pyggml.native.vdev_config).
     """
 
     build: str
@@ -54,6 +56,7 @@ class Run:
     poison: bool
     work: Workload
     cuda: bool = False
+    schedule: str = AT_ONCE
 
     @property
     def name(self) -> str:
@@ -71,6 +74,8 @@ class Run:
             parts.append(f"{self.streams} {PER_STREAM}")
         elif self.streams > 1:
             parts.append(f"{self.streams} {'unified' if self.unified else 'streams'}")
+        if self.schedule != AT_ONCE:
+            parts.append(self.schedule)
         return " ".join(parts)
 
 
@@ -83,6 +88,7 @@ class Case:
         twin: the same run with the cache on the devices, compared bit for bit.
         judged: whether the row counts; references that were not asked for do not.
         one: the same run with one tensor for all sequences, compared bit for bit.
+        at_once: the same run in which all work is done at once, compared bit for bit.
     """
 
     run: Run
@@ -90,6 +96,7 @@ class Case:
     twin: Run | None = None
     judged: bool = True
     one: Run | None = None
+    at_once: Run | None = None
 
     def elsewhere(self, build: str) -> Case:
         """The same case with another build, in the layout that every build has."""
@@ -99,10 +106,13 @@ class Case:
 
         run = replace(self.run, build=build, layout=LAYOUTS[0])
         cpu = other(self.cpu)
-        return Case(run, None if cpu == run else cpu, other(self.twin), self.judged)
+        return Case(
+            run, None if cpu == run else cpu, other(self.twin), self.judged, at_once=other(self.at_once)
+        )
 
     def runs(self) -> tuple[Run, ...]:
-        return tuple(run for run in (self.run, self.cpu, self.twin, self.one) if run is not None)
+        runs = (self.run, self.cpu, self.twin, self.one, self.at_once)
+        return tuple(run for run in runs if run is not None)
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,7 @@ class Grid:
         against: another build to compare with.
         bound: largest NMSE against the CPU.
         cuda: use CUDA devices instead of virtual ones; a GPU is divided where there are too few.
+        schedules: each is compared bit for bit with at-once, which always runs and counts only if it is among them.
 
     Raises:
         UsageError: options that do not go together; the message names the option.
@@ -135,6 +146,7 @@ class Grid:
     against: str | None = None
     bound: float = BOUND
     cuda: bool = False
+    schedules: tuple[str, ...] = (AT_ONCE,)
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -169,6 +181,8 @@ class Grid:
             )
         if not self.bound >= 0:
             raise UsageError(f"--bound is {self.bound}; it must be 0 or more")
+        if self.cuda and self.schedules != (AT_ONCE,):
+            raise UsageError("--schedule is of virtual devices", "Leave --cuda or --schedule away.")
         if self.against == self.build:
             raise UsageError(f"--against {self.against} is the same build")
 
@@ -206,8 +220,19 @@ class Grid:
 
 def expand(grid: Grid, models: Sequence[Path]) -> tuple[Case, ...]:
     """Every case of a grid, model by model, each before those that are compared with it."""
-    cases = [case for model in models for case in _of_model(grid, model)]
+    cases = [one for model in models for case in _of_model(grid, model) for one in _scheduled(grid, case)]
     return tuple(dict.fromkeys(cases))
+
+
+def _scheduled(grid: Grid, case: Case) -> Iterator[Case]:
+    """The case at once, and in each of the other schedules."""
+    if not case.run.devices:
+        yield case
+        return
+    yield replace(case, judged=case.judged and AT_ONCE in grid.schedules)
+    for schedule in grid.schedules:
+        if schedule != AT_ONCE and case.judged:
+            yield Case(replace(case.run, schedule=schedule), cpu=case.cpu, at_once=case.run)
 
 
 def _of_model(grid: Grid, model: Path) -> Iterator[Case]:

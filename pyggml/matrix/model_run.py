@@ -62,7 +62,8 @@ def make_devices(bindings: Bindings, run: Run) -> tuple[str, ...]:
     """Make the devices of a run in this process; returns their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
-    install_devices(bindings, VirtualDeviceConfig(run.devices, poison=run.poison), ledger=False)
+    config = VirtualDeviceConfig(run.devices, poison=run.poison, schedule=run.schedule)
+    install_devices(bindings, config, ledger=False)
     return tuple(f"VDEV{index}" for index in range(run.devices))
 
 

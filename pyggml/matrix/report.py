@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pyggml.matrix.cases import AT_ONCE
 from pyggml.matrix.run import MatrixResult
 from pyggml.matrix.verdict import BAD, NOT_RUN, VERDICTS, MatrixRow
 
@@ -20,6 +21,7 @@ WORDS = {
     "failed": "failed",
     "nan": "NaN",
     "differs": "differ",
+    "unordered": "depend on the schedule",
     "over": "over the bound",
     "refused": "refused",
     "unsupported": "unsupported",
@@ -145,6 +147,7 @@ def _record(record: MatrixRow) -> dict[str, Any]:
         "streams": run.streams,
         "unified": run.unified,
         "layout": run.layout,
+        "schedule": run.schedule,
         "flash_attn": run.flash_attn,
         "swa_full": run.swa_full,
         "judged": record.case.judged,
@@ -172,7 +175,14 @@ def _table(rows: Sequence[MatrixRow], against: str | None) -> RenderableType:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     one = any(record.case.one is not None for record in rows)
-    beside = ["cpu", "device", *(["one"] if one else []), *([against] if against else [])]
+    scheduled = any(record.case.at_once is not None for record in rows)
+    beside = [
+        "cpu",
+        "device",
+        *(["one"] if one else []),
+        *([AT_ONCE] if scheduled else []),
+        *([against] if against else []),
+    ]
     columns = ["model", "configuration", "", "CPU", *beside[1:], "why"]
     for name in columns:
         table.add_column(name, no_wrap=name != "why", overflow="fold")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyggml.matrix.cases import Case, Run
+from pyggml.matrix.cases import AT_ONCE, Case, Run
 from pyggml.matrix.compare import BOUND, LogitDifference, compare, count_nan
 from pyggml.matrix.run_outcome import Assertion, RunOutcome
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-BAD = ("died", "hung", "failed", "nan", "differs", "over")
+BAD = ("died", "hung", "failed", "nan", "differs", "unordered", "over")
 NOT_RUN = ("refused", "unsupported")
 GOOD = ("identical", "within", "reference")
 VERDICTS = (*BAD, *NOT_RUN, "fixed", *GOOD)
-"""The worst first. `differs`: bits that should be the same are not; `over`: above upstream's bound; `refused`: a kind
+"""The worst first. `differs`: bits that should be the same are not; `unordered`: they depend on
+when queued work runs, so a wait is missing; `over`: above upstream's bound; `refused`: a kind
 of cache that cannot be laid out per stream, with a message that says so; `unsupported`: by the model or the build;
 `fixed`: did not work in the other build, and may therefore differ from it; `within`: the bound."""
 
@@ -43,8 +44,8 @@ class RowCheck:
     """The comparison of a row's run with another run.
 
     Attributes:
-        against: `cpu`, `device` (the cache there), `one` (tensor for all sequences), or the other build's
-            variant.
+        against: `cpu`, `device` (the cache there), `one` (tensor for all sequences), `at-once` (the schedule), or
+            the other build's variant.
         nmse, ulp, differing: see compare.Comparison; None if there was nothing to compare.
     """
 
@@ -163,7 +164,12 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> MatrixRo
         return record("nan", f"{nans:,} of {logits.size:,} logits are NaN, the first at {where}")
     checks = [
         _check(case, against, outcomes[other], logits, load, bound)
-        for against, other in (("cpu", case.cpu), ("device", case.twin), ("one", case.one))
+        for against, other in (
+            ("cpu", case.cpu),
+            ("device", case.twin),
+            ("one", case.one),
+            (AT_ONCE, case.at_once),
+        )
         if other is not None
     ]
     if not checks:
@@ -181,7 +187,7 @@ def _ended(case: Case, outcomes: Outcomes) -> tuple[str, str]:
     if case.one is not None and _LAYOUT.search(mine.reason):
         return "unsupported" if _NOT_BUILT in mine.reason else "refused", mine.reason
     if mine.supported or any(
-        run is not None and outcomes[run].kind == "done" for run in (case.twin, case.one)
+        run is not None and outcomes[run].kind == "done" for run in (case.twin, case.one, case.at_once)
     ):
         # It works with the cache on the devices, or in one tensor, so it should work here.
         return "failed", mine.reason
@@ -203,7 +209,8 @@ def _check(case: Case, against: str, other: RunOutcome, logits: Floats, load: Lo
             else f"NMSE {difference.nmse:.1e} against the CPU, {bound:.1g} allowed"
         )
     else:
-        verdict = "identical" if difference.identical else "differs"
+        differs = "unordered" if against == AT_ONCE else "differs"
+        verdict = "identical" if difference.identical else differs
         reason = "" if difference.identical else _difference(case.run, difference, against)
     return _with_numbers(RowCheck(against, verdict, reason), case.run, difference)
 

@@ -433,6 +433,7 @@ class pyggml_vdev_config:
     host_buffer: int
     poison: int
     strict: int
+    schedule: Any
 
 class pyggml_vdev_record:
     sequence: int

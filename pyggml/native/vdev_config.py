@@ -18,6 +18,14 @@ MAX_DEVICES = 16
 MIN_ALIGNMENT, MAX_ALIGNMENT = 16, 2 << 20
 MAX_THREADS = 512
 MAX_NAME = 255
+SCHEDULE_OPTIONS = (
+    "copies=source",
+    "copies=both",
+    "host=pinned",
+    "host=pageable",
+    "access=passes",
+    "access=waits",
+)
 FAULT_KINDS = ("alloc", "copy", "compute", "set", "get")
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -36,11 +44,16 @@ class VirtualDeviceConfig:
         max_buffer: bytes of the largest buffer; None for no limit of its own.
         native_2d: strided transfers in one call; otherwise ggml makes a call for every row.
         host_buffer: offer a pinned host buffer type.
-        asynchronous: offer asynchronous transfers and events; they are complete when the call returns.
+        asynchronous: offer asynchronous transfers and events; `schedule` says when they are complete.
         poison: fill fresh buffers with NaN patterns; otherwise with zeros.
         strict: a graph that uses memory outside its device fails, as it would on a GPU.
         threads: for each device's computation; results do not depend on it.
         offload_batch: from this batch size on, take over operations with weights on the host; 0 for never.
+        schedule: when asynchronous work runs: `at-once`, before the call returns; `late`, only when something waits
+            for it; `random:SEED`, at any time between. Options follow, each after a slash: `copies=both` (a copy
+            also waits for the destination's queue, as Metal's), `host=pageable` (bytes of the host are read at
+            the call, not when the work runs), `access=waits` (blocking access to a buffer waits for the
+            device's queues, as SYCL's). `late/copies=both`.
         ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
         faults: injected faults, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
             keys nth, device, min, tensor, byte, mask. `alloc:nth=3`, `set:tensor=cache_k*,byte=4`.
@@ -61,6 +74,7 @@ class VirtualDeviceConfig:
     strict: bool = True
     threads: int = 1
     offload_batch: int = 32
+    schedule: str = "at-once"
     ledger: Path | None = None
     faults: tuple[str, ...] = ()
 
@@ -87,6 +101,7 @@ class VirtualDeviceConfig:
             raise UsageError(f"{self.threads} threads per device asked for; 1 to {MAX_THREADS} are possible")
         if not 0 <= self.offload_batch < 1 << 31:
             raise UsageError(f"an offload batch of {self.offload_batch} is impossible; it must be 0 or more")
+        check_schedule(self.schedule)
         for fault in self.faults:
             if ";" in fault or fault.partition(":")[0] not in FAULT_KINDS:
                 raise UsageError(
@@ -108,6 +123,7 @@ class VirtualDeviceConfig:
             "PYGGML_VDEV_STRICT": str(int(self.strict)),
             "PYGGML_VDEV_THREADS": str(self.threads),
             "PYGGML_VDEV_OFFLOAD_BATCH": str(self.offload_batch),
+            "PYGGML_VDEV_SCHEDULE": self.schedule,
             "PYGGML_VDEV_LEDGER": "" if self.ledger is None else _ledger_path(self.ledger),
             "PYGGML_VDEV_FAULT": ";".join(self.faults),
         }
@@ -193,6 +209,8 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
     lib.pyggml_vdev_config_default(made)
     names = ffi.new("char[]", ",".join(config.names).encode("utf-8", "surrogateescape"))
     made.names = names if config.names else ffi.NULL
+    schedule = ffi.new("char[]", config.schedule.encode())
+    made.schedule = schedule
     made.devices = config.count or 0
     made.max_buffer = config.max_buffer or 0
     setattr(made, "async", config.asynchronous)
@@ -224,6 +242,24 @@ def remove_devices(bindings: Bindings) -> None:
     bindings.lib.pyggml_vdev_ledger_enable(0)
     bindings.lib.pyggml_vdev_fault_clear()
     bindings.lib.pyggml_vdev_unregister()
+
+
+def check_schedule(text: str) -> str:
+    """The schedule, if it is one (see VirtualDeviceConfig.schedule).
+
+    Raises:
+        UsageError: it is none; the message says what is possible.
+    """
+    name, *options = text.split("/")
+    if not re.fullmatch(r"at-once|late|random:[0-9]{1,18}", name, re.ASCII):
+        raise UsageError(f"{text!r} is not a schedule", "There are: at-once, late, random:SEED (random:1).")
+    for option in options:
+        if option not in SCHEDULE_OPTIONS:
+            raise UsageError(
+                f"the schedule {text!r} has no option {option!r}",
+                f"There are: {', '.join(SCHEDULE_OPTIONS)}.",
+            )
+    return text
 
 
 def parse_size(text: str) -> int:
@@ -288,6 +324,10 @@ def _names(_name: str, text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def _text(_name: str, text: str) -> str:
+    return text
+
+
 def _faults(_name: str, text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(";")))
 
@@ -309,6 +349,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "strict": ("STRICT", _switch),
     "threads": ("THREADS", _number),
     "offload_batch": ("OFFLOAD_BATCH", _number),
+    "schedule": ("SCHEDULE", _text),
     "ledger": ("LEDGER", _path),
     "faults": ("FAULT", _faults),
 }

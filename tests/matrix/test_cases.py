@@ -74,6 +74,7 @@ def test_splits_decide_how_many_devices() -> None:
         ({"streams": (4,), "work": Workload(batch=3)}, "no room for a token of each of 4"),
         ({"bound": float("nan")}, "--bound is nan"),
         ({"against": "this"}, "is the same build"),
+        ({"cuda": True, "schedules": ("late",)}, "--schedule is of virtual devices"),
         ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "cannot be laid out per stream"),
     ],
 )
@@ -124,3 +125,29 @@ def test_a_unified_cache_has_no_streams_to_lay_out() -> None:
 def test_another_build_has_the_layout_of_every_build() -> None:
     case = expand(Grid("this", streams=(2,), layouts=("per-stream",)), [A])[-1].elsewhere("other")
     assert {(run.build, run.layout) for run in case.runs()} == {("other", "one")}
+
+
+def test_every_schedule_is_compared_with_at_once() -> None:
+    cases = expand(Grid("this", schedules=("at-once", "late", "random:1"), kv=("host",)), [A])
+    assert told(cases) == [
+        "a cpu f16", "a tensor 2 device f16",
+        "a tensor 2 host f16", "a tensor 2 host f16 late", "a tensor 2 host f16 random:1",
+    ]  # fmt: skip
+    for case in cases[3:]:
+        assert case.at_once == cases[2].run
+        assert case.twin is None
+    assert [case.judged for case in cases] == [True, False, True, True, True]
+
+
+def test_a_schedule_alone_runs_at_once_but_does_not_judge_it() -> None:
+    cases = expand(Grid("this", schedules=("late",), kv=("device",)), [A])
+    assert [case.run.schedule for case in cases if case.judged and case.run.devices] == ["late"]
+    assert {case.run for case in cases} >= {case.at_once for case in cases} - {None}
+
+
+def test_a_schedule_in_another_build_is_compared_there() -> None:
+    late = expand(Grid("this", schedules=("late",)), [A])[2]
+    assert late.at_once is not None
+    there = late.elsewhere("other")
+    assert there.run.schedule == "late"
+    assert {run.build for run in there.runs()} == {"other"}

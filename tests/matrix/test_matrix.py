@@ -53,6 +53,19 @@ def test_split_by_tensor_is_within_the_bound(lively: Lively, matrix: Matrix, arc
         assert record.sensitivity is not None and record.sensitivity > 1e-3
 
 
+def test_a_split_by_layer_does_not_depend_on_the_schedule(lively: Lively, matrix: Matrix) -> None:
+    schedules = ("late", "random:1", "late/host=pageable")
+    result = matrix(lively("llama"), split_modes=("layer",), schedules=schedules, streams=(2,))
+    found = [record for record in result.records if record.case.at_once is not None]
+    assert len(found) == 6
+    assert {record.verdict for record in found} == {"identical"}
+
+
+def test_a_copy_that_waits_on_both_sides_orders_the_reduction(lively: Lively, matrix: Matrix) -> None:
+    found = rows(matrix(lively("llama"), kv=("device",), schedules=("late/copies=both",), devices=(3,)))
+    assert found["tensor 3 device f16 late/copies=both"].verdict == "identical"
+
+
 @pytest.mark.patch("name-truncation", "head-split-leaves")
 def test_host_resident_cache_is_identical(lively: Lively, matrix: Matrix) -> None:
     found = rows(matrix(lively("llama")))

@@ -254,3 +254,24 @@ def test_devices_without_heads_are_noted_even_of_what_died(stage: Stage) -> None
     stage.done(CPU, kv_heads=1)
     stage.ended(DEVICE, "died", "SIGFPE")
     assert judge(ON_DEVICES, stage.outcomes, stage.load).note == "2 devices, 1 KV head"
+
+
+def test_bits_that_depend_on_the_schedule(stage: Stage) -> None:
+    late = replace(DEVICE, schedule="late")
+    case = Case(late, cpu=CPU, at_once=DEVICE)
+    stage.done(CPU)
+    stage.done(DEVICE)
+    stage.done(late)
+    assert verdict(case, stage) == ("identical", "")
+    stage.done(late, off(5, 1e-6))
+    kind, reason = verdict(case, stage)
+    assert kind == "unordered"
+    assert "against at-once; 1 logits, first at step 1" in reason
+
+
+def test_a_schedule_that_does_not_get_to_the_end_failed(stage: Stage) -> None:
+    late = replace(DEVICE, schedule="late")
+    stage.done(CPU)
+    stage.done(DEVICE)
+    stage.ended(late, "refused", "no", supported=False)
+    assert verdict(Case(late, cpu=CPU, at_once=DEVICE), stage) == ("failed", "no")

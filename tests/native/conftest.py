@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.builder.record import Build, find_build
+from pyggml.builder.record import Build, find_build, read_record
 from pyggml.errors import PyggmlError
+from pyggml.native.load import active_build
 from pyggml.native.python_side import make_python_side
 from pyggml.project import find_project
 
@@ -49,13 +51,22 @@ def project_build() -> Build:
         pytest.skip(f"needs the built llama.cpp of this project: {error.message}")
 
 
+@pytest.fixture(scope="module")
+def build() -> Build:
+    """The build of the work tree (PYGGML_TEST_BUILD names the directory of another one)."""
+    named = os.environ.get("PYGGML_TEST_BUILD")
+    if named is None:
+        return active_build(find_project(Path(__file__).parent).root)
+    record = read_record(Path(named))
+    assert record is not None, f"there is no build in {named}"
+    return Build(Path(named), record)
+
+
 @pytest.fixture
 def python() -> Run:
     """Run Python code in a process of its own: a process loads one build only, and may die."""
 
     def run(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        import os
-
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYGGML_")}
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pyggml.builder.record import Build, read_record
+from pyggml.builder.record import Build
 from pyggml.errors import PyggmlError
 from pyggml.native.ledger import Ledger
-from pyggml.native.load import active_build
 from pyggml.native.programs import find_program, seen_devices
 from pyggml.native.vdev_config import VirtualDeviceConfig, program_environment
 from pyggml.native.vdev_library import SOURCES, compile_vdev, find_vdev
@@ -27,19 +26,7 @@ from tests.native.vdev_client import run_client
 
 pytestmark = pytest.mark.native
 
-ROOT = Path(__file__).parents[2]
 DEFAULTS = VirtualDeviceConfig()
-
-
-@pytest.fixture(scope="module")
-def build() -> Build:
-    """The build of the work tree (PYGGML_TEST_BUILD names the directory of another one)."""
-    named = os.environ.get("PYGGML_TEST_BUILD")
-    if named is None:
-        return active_build(ROOT)
-    record = read_record(Path(named))
-    assert record is not None, f"there is no build in {named}"
-    return Build(Path(named), record)
 
 
 def run(

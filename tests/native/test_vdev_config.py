@@ -35,6 +35,9 @@ from pyggml.native.vdev_config import (
         ({"max_buffer": 0}, "largest buffer of 0 bytes"),
         ({"threads": 0}, "0 threads per device"),
         ({"offload_batch": -1}, "offload batch of -1"),
+        ({"schedule": "soon"}, "'soon' is not a schedule"),
+        ({"schedule": "random"}, "'random' is not a schedule"),
+        ({"schedule": "late/copies=never"}, "has no option 'copies=never'"),
         ({"faults": ("melt:nth=1",)}, "unknown fault 'melt:nth=1'"),
         ({"faults": ("set;get",)}, "unknown fault 'set;get'"),
     ],
@@ -54,7 +57,7 @@ def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
     devices = VirtualDeviceConfig(
         names=("A", "b c"), memory=512 << 20, alignment=256, max_buffer=1 << 20, native_2d=False,
         host_buffer=True, asynchronous=False, poison=False, strict=False, threads=3, offload_batch=0,
-        ledger=tmp_path / "l", faults=("alloc:nth=3", "get:tensor=x*"),
+        schedule="random:7/copies=both/host=pageable", ledger=tmp_path / "l", faults=("alloc:nth=3", "get:tensor=x*"),
     )  # fmt: skip
     assert devices_from_environment(devices.environment()) == devices
     assert devices_from_environment(VirtualDeviceConfig(count=5).environment()) == VirtualDeviceConfig(

@@ -26,6 +26,7 @@ class Config(c.Structure):
         *((name, c.c_uint32) for name in (
             "devices", "threads", "offload_batch", "native_2d", "host_buffer", "async_", "poison", "strict",
         )),
+        ("schedule", c.c_char_p),
     )  # fmt: skip
 
 
@@ -83,6 +84,16 @@ class Client:
                 ("ggml_backend_cpu_buffer_type", p, []),
                 ("ggml_backend_free", None, [p]),
                 ("ggml_backend_graph_compute", c.c_int, [p, p]),
+                ("ggml_backend_graph_compute_async", c.c_int, [p, p]),
+                ("ggml_backend_synchronize", None, [p]),
+                ("ggml_backend_event_new", p, [p]),
+                ("ggml_backend_event_free", None, [p]),
+                ("ggml_backend_event_record", None, [p, p]),
+                ("ggml_backend_event_wait", None, [p, p]),
+                ("ggml_backend_event_synchronize", None, [p]),
+                ("ggml_backend_tensor_get_async", None, [p, p, p, z, z]),
+                ("ggml_add", p, [p, p, p]),
+                ("ggml_add_inplace", p, [p, p, p]),
                 ("ggml_backend_tensor_set", None, [p, p, z, z]),
                 ("ggml_backend_tensor_get", None, [p, p, z, z]),
                 ("ggml_backend_tensor_set_2d", None, [p, p, z, z, z, z, z]),

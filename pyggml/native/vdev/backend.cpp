@@ -11,6 +11,7 @@ struct Stream {
     Device *                      device;
     ggml_backend_t                cpu;
     ggml_backend_set_n_threads_t set_threads;
+    std::shared_ptr<Queue>        queue;
 };
 
 ggml_guid_t guid() {
@@ -29,6 +30,7 @@ const char * backend_name(ggml_backend_t backend) {
 
 void backend_free(ggml_backend_t backend) {
     Stream * stream = &stream_of(backend);
+    queues::finish(queues::mark(stream->queue));
     ggml_backend_free(stream->cpu);
     delete stream;
     delete backend;
@@ -44,26 +46,28 @@ void check_device(ggml_backend_t backend, const ggml_tensor * tensor) {
 
 void set_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     check_device(backend, tensor);
-    write_tensor(tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_SET, PYGGML_VDEV_ASYNC);
+    write_tensor(stream_of(backend).queue.get(), tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_SET);
 }
 
 void get_async(ggml_backend_t backend, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     check_device(backend, tensor);
-    read_tensor(tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_GET, PYGGML_VDEV_ASYNC);
+    read_tensor(stream_of(backend).queue.get(), tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_GET);
 }
 
 void set_2d_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset, size_t size,
                   size_t rows, size_t stride, size_t data_stride) {
     check_device(backend, tensor);
-    write_tensor(tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_SET_2D, PYGGML_VDEV_ASYNC);
+    write_tensor(stream_of(backend).queue.get(), tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_SET_2D);
 }
 
 void get_2d_async(ggml_backend_t backend, const ggml_tensor * tensor, void * data, size_t offset, size_t size,
                   size_t rows, size_t stride, size_t data_stride) {
     check_device(backend, tensor);
-    read_tensor(tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_GET_2D, PYGGML_VDEV_ASYNC);
+    read_tensor(stream_of(backend).queue.get(), tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_GET_2D);
 }
 
+// As CUDA's: the copy is the source's work, and the destination goes on when it is done. Nothing makes the copy wait
+// for what the destination still does with the memory.
 bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggml_tensor * src,
                ggml_tensor * dst) {
     if (backend_src == nullptr || backend_src->iface.get_name != backend_name ||
@@ -71,7 +75,16 @@ bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggm
         device_of_buffer(buffer_of(dst)) != stream_of(backend_dst).device) {
         return false;
     }
-    return copy_tensor(src, dst, PYGGML_VDEV_ASYNC);
+    const std::shared_ptr<Queue> & from = stream_of(backend_src).queue;
+    const std::shared_ptr<Queue> & to   = stream_of(backend_dst).queue;
+    if (from->device->generation->config.schedule.copies_both) {
+        queues::wait(*from, queues::mark(to));
+    }
+    if (!copy_tensor(from.get(), src, dst)) {
+        return false;
+    }
+    queues::wait(*to, queues::mark(from));
+    return true;
 }
 
 template <typename Iface, typename Set, typename Get>
@@ -82,11 +95,17 @@ auto set_2d_members(Iface & iface, Set set, Get get, int) -> decltype(iface.set_
 
 template <typename Iface, typename Set, typename Get> void set_2d_members(Iface &, Set, Get, long) {}
 
-void synchronize(ggml_backend_t) {}
+void synchronize(ggml_backend_t backend) {
+    queues::finish(queues::mark(stream_of(backend).queue));
+}
 
-void event_record(ggml_backend_t, ggml_backend_event_t) {}
+void event_record(ggml_backend_t backend, ggml_backend_event_t event) {
+    mark_of(event) = queues::mark(stream_of(backend).queue);
+}
 
-void event_wait(ggml_backend_t, ggml_backend_event_t) {}
+void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    queues::wait(*stream_of(backend).queue, mark_of(event));
+}
 
 bool touches_no_memory(const ggml_tensor * node) {
     return node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE ||
@@ -152,6 +171,18 @@ ggml_status compute(const Stream & stream, ggml_cgraph * graph) {
     return GGML_STATUS_SUCCESS;
 }
 
+ggml_status compute_later(const Stream & stream, const ggml_cgraph & graph) {
+    const auto copy = std::make_shared<GraphCopy>(graph);
+    queues::put(*stream.queue, copy->buffers, [&stream, copy] {
+        if (compute(stream, &copy->graph) != GGML_STATUS_SUCCESS) {
+            const int nodes = copy->graph.n_nodes;
+            GGML_ABORT("%s: computing the queued graph that ends in '%s' failed", stream.device->name.c_str(),
+                       nodes > 0 ? copy->graph.nodes[nodes - 1]->name : "");
+        }
+    });
+    return GGML_STATUS_SUCCESS;
+}
+
 ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
     const Stream & stream = stream_of(backend);
     Device &       device = *stream.device;
@@ -161,7 +192,7 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         GGML_LOG_ERROR("%s: computing the graph that ends in '%s' fails: injected fault\n", device.name.c_str(),
                        last);
     } else if (!device.generation->config.strict || is_local(device, graph)) {
-        status = compute(stream, graph);
+        status = queues::at_once(device) ? compute(stream, graph) : compute_later(stream, *graph);
     }
     const uint32_t flags = status == GGML_STATUS_SUCCESS ? 0u : (uint32_t) PYGGML_VDEV_REFUSED;
     ledger::add({ PYGGML_VDEV_COMPUTE, &device, 0, (uint64_t) graph->n_nodes, 0, 0, flags, nullptr, last });
@@ -202,7 +233,7 @@ ggml_backend_t init_backend(Device & device) {
     }
     backend->guid    = guid();
     backend->device  = &device.device;
-    backend->context = new Stream{ &device, inner, set_threads };
+    backend->context = new Stream{ &device, inner, set_threads, queues::make(device) };
     return backend;
 }
 

@@ -45,6 +45,7 @@ bool reserve(Device & device, uint64_t size) {
 
 void buffer_free(ggml_backend_buffer_t buffer) {
     Memory & memory = memory_of(buffer);
+    queues::before_free(*memory.device, buffer);
     ledger::add({ PYGGML_VDEV_FREE, memory.device, buffer->size });
     memory.device->used -= buffer->size;
     free(memory.raw);
@@ -85,34 +86,36 @@ void flip(uint8_t * data, size_t size, size_t rows, size_t stride, const pyggml_
 
 void buffer_memset(ggml_backend_buffer_t buffer, ggml_tensor * tensor, uint8_t value, size_t offset,
                    size_t size) {
+    queues::before_access(*memory_of(buffer).device);
     memset(at(tensor, offset, size), value, size);
     ledger::add({ PYGGML_VDEV_MEMSET, memory_of(buffer).device, size, 1, offset, 0, 0, nullptr, tensor->name });
 }
 
 void buffer_set(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
-    write_tensor(tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_SET, 0);
+    write_tensor(nullptr, tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_SET);
 }
 
 void buffer_get(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
-    read_tensor(tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_GET, 0);
+    read_tensor(nullptr, tensor, data, offset, size, 1, 0, 0, PYGGML_VDEV_GET);
 }
 
 void buffer_set_2d(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size,
                    size_t rows, size_t stride, size_t data_stride) {
-    write_tensor(tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_SET_2D, 0);
+    write_tensor(nullptr, tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_SET_2D);
 }
 
 void buffer_get_2d(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size,
                    size_t rows, size_t stride, size_t data_stride) {
-    read_tensor(tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_GET_2D, 0);
+    read_tensor(nullptr, tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_GET_2D);
 }
 
 bool buffer_cpy(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * dst) {
-    return copy_tensor(src, dst, 0);
+    return copy_tensor(nullptr, src, dst);
 }
 
 void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     Memory & memory = memory_of(buffer);
+    queues::before_access(*memory.device);
     memset(memory.base, value, buffer->size);
     ledger::add({ PYGGML_VDEV_CLEAR, memory.device, buffer->size });
 }
@@ -236,53 +239,97 @@ Device * device_of_buffer(ggml_backend_buffer_t buffer) {
     return buffer != nullptr && buffer->iface.free_buffer == buffer_free ? memory_of(buffer).device : nullptr;
 }
 
-void write_tensor(ggml_tensor * tensor, const void * data, size_t offset, size_t size, size_t rows,
-                  size_t stride, size_t data_stride, uint32_t kind, uint32_t flags) {
+namespace {
+
+uint32_t flags_of(const Queue * queue) {
+    return queue != nullptr ? (uint32_t) PYGGML_VDEV_ASYNC : 0u;
+}
+
+// Runs `work` on buffers: now if there is no queue or it does not wait, otherwise when the queue gets to it.
+template <typename Work>
+void submit(Queue * queue, Device & device, std::initializer_list<ggml_backend_buffer_t> buffers, const Work & work) {
+    if (queue != nullptr && !queues::at_once(device)) {
+        queues::put(*queue, buffers, work);
+        return;
+    }
+    if (queue == nullptr) {
+        queues::before_access(device);
+    }
+    work();
+}
+
+} // namespace
+
+void write_tensor(Queue * queue, ggml_tensor * tensor, const void * data, size_t offset, size_t size, size_t rows,
+                  size_t stride, size_t data_stride, uint32_t kind) {
     if (size == 0 || rows == 0) {
         return;
     }
-    const Device & device = *device_of_buffer(buffer_of(tensor));
-    uint8_t *      to     = at(tensor, offset, span_of(size, rows, stride));
-    copy_rows(to, stride, static_cast<const uint8_t *>(data), data_stride, size, rows);
+    Device &          device = *device_of_buffer(buffer_of(tensor));
+    uint8_t *         to     = at(tensor, offset, span_of(size, rows, stride));
+    const uint8_t *   from   = static_cast<const uint8_t *>(data);
     pyggml_vdev_fault fault;
-    if (faults::strikes(PYGGML_VDEV_FAULT_SET, device, size * rows, tensor->name, nullptr, &fault)) {
-        flip(to, size, rows, stride, fault);
-        flags |= PYGGML_VDEV_FLIPPED;
+    const bool        flips = faults::strikes(PYGGML_VDEV_FAULT_SET, device, size * rows, tensor->name, nullptr, &fault);
+    std::shared_ptr<uint8_t[]> staged;
+    if (queue != nullptr && !queues::at_once(device) && device.generation->config.schedule.pageable) {
+        staged.reset(new uint8_t[size * rows]);
+        copy_rows(staged.get(), size, from, data_stride, size, rows);
+        from        = staged.get();
+        data_stride = size;
     }
+    submit(queue, device, { buffer_of(tensor) }, [=] {
+        copy_rows(to, stride, from, data_stride, size, rows);
+        if (flips) {
+            flip(to, size, rows, stride, fault);
+        }
+        (void) staged;
+    });
+    const uint32_t flags = flags_of(queue) | (flips ? (uint32_t) PYGGML_VDEV_FLIPPED : 0u);
     ledger::add({ (pyggml_vdev_kind) kind, &device, size * rows, rows, offset, stride, flags, nullptr,
                   tensor->name });
 }
 
-void read_tensor(const ggml_tensor * tensor, void * data, size_t offset, size_t size, size_t rows,
-                 size_t stride, size_t data_stride, uint32_t kind, uint32_t flags) {
+void read_tensor(Queue * queue, const ggml_tensor * tensor, void * data, size_t offset, size_t size, size_t rows,
+                 size_t stride, size_t data_stride, uint32_t kind) {
     if (size == 0 || rows == 0) {
         return;
     }
-    const Device &  device = *device_of_buffer(buffer_of(tensor));
-    const uint8_t * from   = at(tensor, offset, span_of(size, rows, stride));
-    copy_rows(static_cast<uint8_t *>(data), data_stride, from, stride, size, rows);
+    Device &          device = *device_of_buffer(buffer_of(tensor));
+    const uint8_t *   from   = at(tensor, offset, span_of(size, rows, stride));
+    uint8_t *         to     = static_cast<uint8_t *>(data);
     pyggml_vdev_fault fault;
-    if (faults::strikes(PYGGML_VDEV_FAULT_GET, device, size * rows, tensor->name, nullptr, &fault)) {
-        flip(static_cast<uint8_t *>(data), size, rows, data_stride, fault);
-        flags |= PYGGML_VDEV_FLIPPED;
-    }
+    const bool        flips = faults::strikes(PYGGML_VDEV_FAULT_GET, device, size * rows, tensor->name, nullptr, &fault);
+    submit(queue, device, { buffer_of(tensor) }, [=] {
+        copy_rows(to, data_stride, from, stride, size, rows);
+        if (flips) {
+            flip(to, size, rows, data_stride, fault);
+        }
+    });
+    const uint32_t flags = flags_of(queue) | (flips ? (uint32_t) PYGGML_VDEV_FLIPPED : 0u);
     ledger::add({ (pyggml_vdev_kind) kind, &device, size * rows, rows, offset, stride, flags, nullptr,
                   tensor->name });
 }
 
-bool copy_tensor(const ggml_tensor * src, ggml_tensor * dst, uint32_t flags) {
-    const Device * from = device_of_buffer(buffer_of(src));
-    const Device * to   = device_of_buffer(buffer_of(dst));
+bool copy_tensor(Queue * queue, const ggml_tensor * src, ggml_tensor * dst) {
+    Device * from = device_of_buffer(buffer_of(src));
+    Device * to   = device_of_buffer(buffer_of(dst));
     if (from == nullptr || to == nullptr) {
         return false;
     }
-    const size_t size = ggml_nbytes(dst);
-    const bool   done = !faults::strikes(PYGGML_VDEV_FAULT_COPY, *to, size, dst->name);
-    if (done && size > 0) {
-        memmove(at(dst, 0, size), at(src, 0, size), size);
+    const size_t size  = ggml_nbytes(dst);
+    const bool   done  = !faults::strikes(PYGGML_VDEV_FAULT_COPY, *to, size, dst->name);
+    uint32_t     flags = flags_of(queue);
+    if (!done) {
+        flags |= PYGGML_VDEV_REFUSED;
+    } else if (size > 0) {
+        uint8_t *       target = at(dst, 0, size);
+        const uint8_t * source = at(src, 0, size);
+        if (queue == nullptr) {
+            queues::before_access(*from);
+        }
+        submit(queue, *to, { buffer_of(src), buffer_of(dst) }, [=] { memmove(target, source, size); });
     }
-    ledger::add({ PYGGML_VDEV_CPY, to, size, 1, 0, 0, flags | (done ? 0u : (uint32_t) PYGGML_VDEV_REFUSED), from,
-                  dst->name });
+    ledger::add({ PYGGML_VDEV_CPY, to, size, 1, 0, 0, flags, from, dst->name });
     return done;
 }
 

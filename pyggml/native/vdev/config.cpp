@@ -121,6 +121,45 @@ bool parse_size(const std::string & text, uint64_t & out) {
     return true;
 }
 
+// NAME[:SEED] and then /OPTION=VALUE as often as one likes.
+bool parse_schedule(const std::string & text, Schedule & out, std::string & error) {
+    const std::vector<std::string> parts = split(text, '/');
+    out                                  = {};
+    if (parts[0] == "late") {
+        out.kind = Schedule::late;
+    } else if (parts[0].rfind("random:", 0) == 0 && parse_number(parts[0].substr(7), out.seed)) {
+        out.kind = Schedule::random;
+    } else if (parts[0] != "at-once") {
+        error = "the schedule \"" + text + "\" is none of at-once, late, random:SEED";
+        return false;
+    }
+    const struct {
+        const char * text;
+        bool &       option;
+        bool         value;
+    } known[] = {
+        { "copies=source", out.copies_both, false },  { "copies=both", out.copies_both, true },
+        { "host=pinned", out.pageable, false },       { "host=pageable", out.pageable, true },
+        { "access=passes", out.access_waits, false }, { "access=waits", out.access_waits, true },
+    };
+    for (size_t i = 1; i < parts.size(); i++) {
+        bool found = false;
+        for (const auto & one : known) {
+            if (parts[i] == one.text) {
+                one.option = one.value;
+                found      = true;
+            }
+        }
+        if (!found) {
+            error = "the schedule \"" + text + "\" has the option \"" + parts[i] +
+                    "\"; there are copies=source, copies=both, host=pinned, host=pageable, access=passes, "
+                    "access=waits";
+            return false;
+        }
+    }
+    return true;
+}
+
 pyggml_vdev_config default_config() {
     pyggml_vdev_config config{};
     config.names         = nullptr;
@@ -135,6 +174,7 @@ pyggml_vdev_config default_config() {
     config.async         = 1;
     config.poison        = 1;
     config.strict        = 1;
+    config.schedule      = nullptr;
     return config;
 }
 
@@ -156,6 +196,10 @@ bool check_config(const pyggml_vdev_config & raw, Config & out, std::string & er
     }
     if (raw.threads < 1 || raw.threads > max_threads) {
         error = std::to_string(raw.threads) + " threads per device asked for; 1 to 512 are possible";
+        return false;
+    }
+    if (!parse_schedule(raw.schedule != nullptr && *raw.schedule != '\0' ? raw.schedule : "at-once", out.schedule,
+                        error)) {
         return false;
     }
     out.names.clear();
@@ -222,6 +266,7 @@ bool config_from_environment(Config & out, std::string & error) {
     raw.async         = (uint32_t) async;
     raw.poison        = (uint32_t) poison;
     raw.strict        = (uint32_t) strict;
+    raw.schedule      = std::getenv("PYGGML_VDEV_SCHEDULE");
     return check_config(raw, out, error);
 }
 

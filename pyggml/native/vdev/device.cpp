@@ -77,16 +77,18 @@ bool offload_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     return batch >= minimum;
 }
 
-// Everything is done when the call returns, so an event has nothing to remember.
 ggml_backend_event_t event_new(ggml_backend_dev_t dev) {
-    return new ggml_backend_event{ dev, nullptr };
+    return new ggml_backend_event{ dev, new Mark };
 }
 
 void event_free(ggml_backend_dev_t, ggml_backend_event_t event) {
+    delete &mark_of(event);
     delete event;
 }
 
-void event_synchronize(ggml_backend_dev_t, ggml_backend_event_t) {}
+void event_synchronize(ggml_backend_dev_t, ggml_backend_event_t event) {
+    queues::finish(mark_of(event));
+}
 
 } // namespace
 

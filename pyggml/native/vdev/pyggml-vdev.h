@@ -37,9 +37,11 @@ struct pyggml_vdev_config {
     uint32_t     offload_batch; /* take over operations whose weights are on the host from this batch; 0: never */
     uint32_t     native_2d;     /* strided transfers in one call; without, ggml makes a call per row */
     uint32_t     host_buffer;   /* offer a pinned host buffer type */
-    uint32_t     async;         /* offer asynchronous transfers and events (they are done at once) */
+    uint32_t     async;         /* offer asynchronous transfers and events */
     uint32_t     poison;        /* fill fresh buffers with 0xFF (NaN); otherwise with zeros */
     uint32_t     strict;        /* fail a graph that reads or writes memory outside its device */
+    const char * schedule;      /* when asynchronous work runs: at-once, late or random:SEED, each with
+                                   options such as late/copies=both/host=pageable; NULL: at-once */
 };
 
 enum pyggml_vdev_kind {

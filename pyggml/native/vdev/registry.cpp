@@ -48,6 +48,7 @@ ggml_backend_dev_t reg_device(ggml_backend_reg_t reg, size_t index) {
 Generation * make(const Config & config) {
     auto * generation         = new Generation{};
     generation->config        = config;
+    generation->random        = config.schedule.seed;
     generation->reg           = {};
     generation->reg.api_version            = GGML_BACKEND_API_VERSION;
     generation->reg.iface.get_name         = reg_name;

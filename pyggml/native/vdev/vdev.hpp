@@ -7,11 +7,26 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace vdev {
+
+// When queued work runs, and the points on which backends differ.
+struct Schedule {
+    enum Kind { at_once, late, random };
+
+    Kind     kind         = at_once;
+    uint64_t seed         = 0;
+    bool     copies_both  = false; // a copy waits for the destination's queue as well, as Metal's
+    bool     pageable     = false; // bytes of the host are read at the call, not when the work runs
+    bool     access_waits = false; // a blocking access to a buffer waits for the device's queues, as SYCL's
+};
 
 // Checked configuration with the names split up.
 struct Config {
@@ -27,6 +42,7 @@ struct Config {
     bool                     async;
     bool                     poison;
     bool                     strict;
+    Schedule                 schedule;
 };
 
 struct Generation;
@@ -43,6 +59,29 @@ struct Device {
     std::atomic<uint32_t>    graphs{ 0 }; // since the ledger was cleared
 };
 
+struct Queue;
+
+// Everything that was put into a queue up to a certain call; without a queue, nothing.
+struct Mark {
+    std::shared_ptr<Queue> queue;
+    uint64_t               number = 0;
+};
+
+// What one backend instance has been told to do and has not done yet, first in, first out.
+struct Queue {
+    struct Item {
+        std::function<void()>              run;     // empty: only waits
+        Mark                               mark;    // must be done before
+        std::vector<ggml_backend_buffer_t> buffers; // that it reads or writes
+    };
+
+    Device *         device;
+    std::deque<Item> items;
+    uint64_t         issued = 0;
+    uint64_t         done   = 0;
+    uint64_t         pace   = 1; // under a random schedule: gets on with its work at every pace-th call or so
+};
+
 // All devices of one configuration. Never freed: ggml keeps pointers to devices in caches of its own.
 struct Generation {
     Config                               config;
@@ -50,26 +89,68 @@ struct Generation {
     ggml_backend_buffer_type             host_buffer_type;
     ggml_backend_reg                     reg;
     bool                                 registered = false;
+    std::recursive_mutex                 mutex; // of all queues
+    std::vector<std::weak_ptr<Queue>>    queues;
+    uint64_t                             random = 0;
 };
 
 // config.cpp
 pyggml_vdev_config default_config();
 bool               check_config(const pyggml_vdev_config & raw, Config & out, std::string & error);
 bool               config_from_environment(Config & out, std::string & error);
+bool               parse_schedule(const std::string & text, Schedule & out, std::string & error);
 bool               parse_size(const std::string & text, uint64_t & out); // 512M and the like
 
 // registry.cpp
 Generation *       current(); // NULL: nothing is configured yet
 ggml_backend_dev_t cpu_device();
 
-// buffer.cpp
+// queue.cpp
+namespace queues {
+
+inline bool at_once(const Device & device) {
+    return device.generation->config.schedule.kind == Schedule::at_once;
+}
+
+std::shared_ptr<Queue> make(Device & device);
+// Only where the schedule is not at-once.
+void put(Queue & queue, std::vector<ggml_backend_buffer_t> buffers, std::function<void()> run);
+void wait(Queue & queue, const Mark & mark); // what is put into the queue from now on waits for the mark
+Mark mark(const std::shared_ptr<Queue> & queue);
+void finish(const Mark & mark);                                    // runs all of it
+void before_access(Device & device);                               // a blocking access to a buffer of the device
+void before_free(Device & device, ggml_backend_buffer_t buffer);
+
+} // namespace queues
+
+// buffer.cpp; without a queue the caller waits, as for the functions of a buffer
 void     init_buffer_types(Generation & generation);
 Device * device_of_buffer(ggml_backend_buffer_t buffer); // NULL: not one of ours
-void     write_tensor(ggml_tensor * tensor, const void * data, size_t offset, size_t size, size_t rows,
-                      size_t stride, size_t data_stride, uint32_t kind, uint32_t flags);
-void     read_tensor(const ggml_tensor * tensor, void * data, size_t offset, size_t size, size_t rows,
-                     size_t stride, size_t data_stride, uint32_t kind, uint32_t flags);
-bool     copy_tensor(const ggml_tensor * src, ggml_tensor * dst, uint32_t flags);
+void     write_tensor(Queue * queue, ggml_tensor * tensor, const void * data, size_t offset, size_t size, size_t rows,
+                      size_t stride, size_t data_stride, uint32_t kind);
+void     read_tensor(Queue * queue, const ggml_tensor * tensor, void * data, size_t offset, size_t size, size_t rows,
+                     size_t stride, size_t data_stride, uint32_t kind);
+bool     copy_tensor(Queue * queue, const ggml_tensor * src, ggml_tensor * dst);
+
+// graph.cpp
+// A copy of a graph that stays as it is when the caller's tensors change, over the same data.
+struct GraphCopy {
+    explicit GraphCopy(const ggml_cgraph & graph);
+    GraphCopy(const GraphCopy &) = delete;
+
+    ggml_cgraph                        graph{};
+    std::vector<ggml_backend_buffer_t> buffers; // that its tensors are in
+
+  private:
+    ggml_tensor * add(const ggml_tensor * tensor);
+
+    std::deque<ggml_tensor>     tensors_;
+    std::vector<ggml_tensor *>  nodes_;
+    std::vector<ggml_tensor *>  keys_;
+    std::vector<ggml_bitset_t>  used_;
+    std::vector<int32_t>        use_counts_;
+    std::unordered_map<const ggml_tensor *, ggml_tensor *> copies_;
+};
 
 // backend.cpp
 ggml_backend_t init_backend(Device & device);
@@ -79,6 +160,11 @@ void init_device(Device & device);
 
 inline Device & device_of(ggml_backend_dev_t device) {
     return *static_cast<Device *>(device->context);
+}
+
+// What an event has recorded.
+inline Mark & mark_of(ggml_backend_event_t event) {
+    return *static_cast<Mark *>(event->context);
 }
 
 inline ggml_backend_buffer_t buffer_of(const ggml_tensor * tensor) {
