@@ -95,6 +95,41 @@ def test_uneven_slices_are_numpys(devices: MakeDevices, rng: Any) -> None:
     assert (result.numpy() == pair.x @ pair.up.T @ pair.down.T).all()
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 7])
+@pytest.mark.parametrize("schedule", ["late", "random:1", "random:2"])
+def test_reductions_in_a_row_do_not_depend_on_the_schedule(
+    count: int, schedule: str, devices: MakeDevices, rng: Any
+) -> None:
+    """reduction-temporaries: sums of sums, computed twice, with devices that may be ahead of each other."""
+    hidden, layers = 16, 4
+    lengths = shares(hidden, count)
+    ups, downs = rng.integers(-1, 2, (2, layers, hidden, hidden)).astype(np.float32)
+    x = whole_numbers(rng, 3, hidden)
+    states = {f"up{layer}": along(1, lengths) for layer in range(layers)}
+    states |= {f"down{layer}": along(0, lengths) for layer in range(layers)}
+    meta = by_name(devices(count, schedule=schedule), **states)
+    weights, context = Context("weights"), Context("graph")
+    tensors = [
+        [weights.tensor("f32", (hidden, hidden), f"{name}{layer}") for name in ("up", "down")]
+        for layer in range(layers)
+    ]
+    weights.allocate(meta).usage = "weights"
+    t_x = context.tensor("f32", x.shape).mark_input()
+    result, expected = t_x, x
+    for (t_up, t_down), up, down in zip(tensors, ups, downs, strict=True):
+        t_up.set(up)
+        t_down.set(down)
+        result = context.ops.mul_mat(t_down, context.ops.mul_mat(t_up, result))
+        result = context.ops.clamp(context.ops.scale(result, 0.25), -8.0, 8.0)
+        expected = np.clip(expected @ up.T @ down.T * np.float32(0.25), -8, 8)
+    graph, scheduler = context.graph(result.mark_output()), Scheduler([meta.backend(), cpu().backend()])
+    scheduler.allocate(graph)
+    t_x.set(x)
+    for _ in range(2):
+        scheduler.compute(graph)
+    assert (result.numpy() == expected).all(), "the sum depends on the schedule"
+
+
 @pytest.mark.parametrize("lengths", [[8, 8, 0], [0, 16], [4, 4, 8, 0]])
 def test_a_device_without_work_adds_nothing(lengths: list[int], devices: MakeDevices, rng: Any) -> None:
     # More than the input takes, whose memory it gets first and which is finite.

@@ -106,3 +106,11 @@ def test_more_devices_than_heads_in_poisoned_memory(lively: Lively, matrix: Matr
     for kv, verdict in (("device", "within"), ("host", "identical")):
         record = found[f"tensor {devices} {kv} f16"]
         assert record.verdict == verdict, record.reason
+
+
+def test_a_split_by_tensor_does_not_depend_on_the_schedule(lively: Lively, matrix: Matrix) -> None:
+    """reduction-temporaries: a device that is ahead sends its next summand before the last one is added."""
+    result = matrix(lively("llama"), kv=("device",), devices=(2, 3), schedules=("late", "random:1"))
+    found = [record for record in result.records if record.case.at_once is not None]
+    assert len(found) == 4
+    assert {record.verdict for record in found} == {"identical"}
