@@ -113,10 +113,10 @@ def _several(
 
 @click.command(
     epilog="Verdicts, the worst first: died (a signal or a failed assertion), hung, failed, NaN, differs (bits "
-    "that should be the same), unordered (bits that depend on the schedule), over (the bound of upstream's test, "
-    "--bound, against the CPU), refused (a kind of cache that cannot be laid out per stream; creating the context "
-    "says so), unsupported (by the model or the build), fixed (did not work in the other build), identical, within "
-    "(the bound). Exit code 1 if any row has one of the first seven."
+    "that should be the same), unordered (bits that depend on the schedule), race (operations that nothing orders), "
+    "over (the bound of upstream's test, --bound, against the CPU), refused (a kind of cache that cannot be laid out "
+    "per stream; creating the context says so), unsupported (by the model or the build), fixed (did not work in the "
+    "other build), identical, within (the bound). Exit code 1 if any row has one of the first eight."
 )
 @click.option(
     "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
@@ -217,6 +217,9 @@ def _several(
     default="at-once",
     help="When queued work of the virtual devices runs: before the call returns, only when something waits for it, or "
     "at any time between. Each is compared with at-once, bit for bit. Options follow after a slash: late/copies=both.",
+)
+@click.option(
+    "--races", is_flag=True, help="Look for queued operations that nothing orders, in any schedule."
 )
 @click.option(
     "--turnover/--no-turnover",

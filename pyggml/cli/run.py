@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="All of a device's settings can also come from the environment: PYGGML_VDEV_DEVICES, _NAMES, _MEMORY, "
-    "_ALIGNMENT, _MAX_BUFFER, _2D, _HOST_BUFFER, _ASYNC, _POISON, _STRICT, _THREADS, _OFFLOAD_BATCH, _LEDGER, "
-    "_FAULT. Options win.",
+    "_ALIGNMENT, _MAX_BUFFER, _2D, _HOST_BUFFER, _ASYNC, _POISON, _STRICT, _THREADS, _OFFLOAD_BATCH, "
+    "_SCHEDULE, _RACES, _LEDGER, _FAULT. Options win.",
 )
 @click.option("--devices", "count", type=int, metavar="N", help="How many, 1 to 16; default 2.")
 @click.option(
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 @click.option("--no-2d", is_flag=True, help="Devices without strided transfers: one call per row.")
 @click.option("--host-buffer", is_flag=True, help="Devices with a pinned host buffer type.")
 @click.option("--no-poison", is_flag=True, help="Fresh device memory is zero instead of NaN.")
+@click.option(
+    "--schedule", metavar="S", help="When queued work runs: at-once, late or random:SEED; default at-once."
+)
+@click.option("--races", is_flag=True, help="Report operations that nothing orders.")
 @click.option(
     "--fault", "faults", multiple=True, metavar="F", help="Inject a fault; see below. Can be repeated."
 )
@@ -48,6 +52,8 @@ def run(
     no_2d: bool,
     host_buffer: bool,
     no_poison: bool,
+    schedule: str | None,
+    races: bool,
     faults: tuple[str, ...],
     ledger: Path | None,
     variant: str | None,
@@ -80,6 +86,8 @@ def run(
         native_2d=False if no_2d else None,
         host_buffer=True if host_buffer else None,
         poison=False if no_poison else None,
+        schedule=schedule,
+        races=True if races else None,
         faults=faults or None,
         ledger=ledger,
     )

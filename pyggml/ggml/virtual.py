@@ -9,6 +9,7 @@ from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Device
 from pyggml.ggml.library import load
 from pyggml.native.ledger import Ledger, record_dtype
+from pyggml.native.races import Race, read_races
 from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices, remove_devices
 
 
@@ -31,7 +32,7 @@ class VirtualDevices:
         Args:
             count: 1 to 16; by default one per name, or two.
             settings: names, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison, strict,
-                threads, offload_batch, schedule, faults.
+                threads, offload_batch, schedule, races, faults.
 
         Raises:
             UsageError: a value that no device can have.
@@ -113,6 +114,11 @@ class VirtualDevices:
         target = ffi.cast("struct pyggml_vdev_record *", ffi.from_buffer(array))
         read = lib.pyggml_vdev_ledger_read(target, 0, len(array))
         return Ledger(array[:read], self.names)
+
+    def races(self) -> tuple[Race, ...]:
+        """Operations that nothing orders, since the block began; for devices made with `races=True`."""
+        self._check_active()
+        return read_races(load())
 
     def clear_ledger(self) -> None:
         """Empty the ledger; sequence and split numbers start at 0 again."""

@@ -39,6 +39,7 @@ class Run:
         streams: number of sequences.
         layout: of their caches, one of LAYOUTS.
         schedule: when queued work of virtual devices runs (pyggml.native.vdev_config).
+        races: look for operations of virtual devices that nothing orders.
     """
 
     build: str
@@ -57,6 +58,7 @@ class Run:
     work: Workload
     cuda: bool = False
     schedule: str = AT_ONCE
+    races: bool = False
 
     @property
     def name(self) -> str:
@@ -125,6 +127,7 @@ class Grid:
         bound: largest NMSE against the CPU.
         cuda: use CUDA devices instead of virtual ones; a GPU is divided where there are too few.
         schedules: each is compared bit for bit with at-once, which always runs and counts only if it is among them.
+        races: look for operations that nothing orders; a row that has some is bad.
 
     Raises:
         UsageError: options that do not go together; the message names the option.
@@ -147,6 +150,7 @@ class Grid:
     bound: float = BOUND
     cuda: bool = False
     schedules: tuple[str, ...] = (AT_ONCE,)
+    races: bool = False
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -181,8 +185,9 @@ class Grid:
             )
         if not self.bound >= 0:
             raise UsageError(f"--bound is {self.bound}; it must be 0 or more")
-        if self.cuda and self.schedules != (AT_ONCE,):
-            raise UsageError("--schedule is of virtual devices", "Leave --cuda or --schedule away.")
+        if self.cuda and (self.schedules != (AT_ONCE,) or self.races):
+            option = "--races" if self.races else "--schedule"
+            raise UsageError(f"{option} is of virtual devices", f"Leave --cuda or {option} away.")
         if self.against == self.build:
             raise UsageError(f"--against {self.against} is the same build")
 
@@ -260,7 +265,9 @@ def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
             for mode, count in itertools.product(grid.split_modes, grid.device_counts)
             for split in grid.splits_for(count)
             for case in _of_split(
-                grid, plain, replace(plain, devices=count, split_mode=mode, split=split, cuda=grid.cuda)
+                grid,
+                plain,
+                replace(plain, devices=count, split_mode=mode, split=split, cuda=grid.cuda, races=grid.races),
             )
         ]
         if layout == LAYOUTS[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pyggml.llama import LlamaContext, Model
 from pyggml.matrix.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.matrix.compare import nmse
 from pyggml.native.cuda import open_cuda
+from pyggml.native.races import read_races
 from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float32]
 Phase = Callable[[str], None]
+_MOST_RACES = 100
 _CELLS = 256
 """Caches are rounded up to it (llama_context::llama_context, src/llama-context.cpp)."""
 
@@ -34,7 +37,8 @@ def compute_logits(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dic
 
     Returns:
         About the model: `architecture`, `kv_heads` (of its first layer), and on the CPU `sensitivity`: the NMSE by
-        which the logits of a prompt's last token change when all tokens before it change.
+        which the logits of a prompt's last token change when all tokens before it change. With `races` also
+        `races`: those found, as dictionaries (pyggml.native.races.Race), at most 100.
 
     Raises:
         PyggmlError: llama.cpp refuses the model or the configuration.
@@ -49,6 +53,8 @@ def compute_logits(bindings: Bindings, run: Run, out: Path, phase: Phase) -> dic
         with _context(model, run) as context:
             logits = _compute(context, run, phase)
         about = {"architecture": model.architecture, "kv_heads": model.n_head_kv, "sensitivity": None}
+        if run.races:
+            about["races"] = [asdict(race) for race in read_races(bindings)[:_MOST_RACES]]
         phase("writing the logits")
         np.save(out, logits)
         if not run.devices and run.layout == LAYOUTS[0] and run.work.prompt > 1 and not model.has_encoder:
@@ -62,7 +68,7 @@ def make_devices(bindings: Bindings, run: Run) -> tuple[str, ...]:
     """Make the devices of a run in this process; returns their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
-    config = VirtualDeviceConfig(run.devices, poison=run.poison, schedule=run.schedule)
+    config = VirtualDeviceConfig(run.devices, poison=run.poison, schedule=run.schedule, races=run.races)
     install_devices(bindings, config, ledger=False)
     return tuple(f"VDEV{index}" for index in range(run.devices))
 
@@ -133,8 +139,6 @@ def _sensitivity(context: LlamaContext, run: Run, last: Floats) -> float:
 
 def to_job(run: Run, out: Path, said: Path, timeout: float) -> bytes:
     """A run as a line for the process that starts the runs."""
-    from dataclasses import asdict
-
     document = {**asdict(run), "model": os.fsencode(run.model).hex()}
     places = {"out": os.fsencode(out).hex(), "said": os.fsencode(said).hex(), "timeout": timeout}
     return json.dumps({"run": document, **places}).encode() + b"\n"

@@ -22,6 +22,7 @@ WORDS = {
     "nan": "NaN",
     "differs": "differ",
     "unordered": "depend on the schedule",
+    "race": "with a race",
     "over": "over the bound",
     "refused": "refused",
     "unsupported": "unsupported",
@@ -159,6 +160,7 @@ def _record(record: MatrixRow) -> dict[str, Any]:
         "phase": record.phase,
         "assertion": None if record.assertion is None else asdict(record.assertion),
         "checks": [{**asdict(check), "nmse": _finite(check.nmse)} for check in record.checks],
+        "races": [asdict(race) for race in record.races],
         "seconds": round(record.seconds, 3),
     }
 

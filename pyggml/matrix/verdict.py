@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyggml.matrix.cases import AT_ONCE, Case, Run
 from pyggml.matrix.compare import BOUND, LogitDifference, compare, count_nan
 from pyggml.matrix.run_outcome import Assertion, RunOutcome
+from pyggml.native.races import Race
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-BAD = ("died", "hung", "failed", "nan", "differs", "unordered", "over")
+BAD = ("died", "hung", "failed", "nan", "differs", "unordered", "race", "over")
 NOT_RUN = ("refused", "unsupported")
 GOOD = ("identical", "within", "reference")
 VERDICTS = (*BAD, *NOT_RUN, "fixed", *GOOD)
-"""The worst first. `differs`: bits that should be the same are not; `unordered`: they depend on
-when queued work runs, so a wait is missing; `over`: above upstream's bound; `refused`: a kind
-of cache that cannot be laid out per stream, with a message that says so; `unsupported`: by the model or the build;
-`fixed`: did not work in the other build, and may therefore differ from it; `within`: the bound."""
+"""The worst first. `differs`: bits that should be the same are not; `unordered`: they depend on when queued work runs,
+so a wait is missing; `race`: operations that nothing orders; `over`: above upstream's bound; `refused`: a kind of cache
+that cannot be laid out per stream, with a message that says so; `unsupported`: by the model or the build; `fixed`: did
+not work in the other build, and may therefore differ from it; `within`: the bound."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class MatrixRow:
         sensitivity: NMSE by which a token's logits change on the CPU when all tokens before it change; below
             upstream's bound, even a cache full of garbage would pass.
         seconds: of the run's own process.
+        races: operations that nothing orders, if they were looked for.
     """
 
     case: Case
@@ -81,6 +83,7 @@ class MatrixRow:
     note: str = ""
     architecture: str | None = None
     sensitivity: float | None = None
+    races: tuple[Race, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -133,6 +136,7 @@ def judge(
         record.note,
         record.architecture,
         record.sensitivity,
+        record.races,
     )
 
 
@@ -152,6 +156,7 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> MatrixRo
             _note(case.run, about.get("kv_heads")),
             about.get("architecture"),
             (outcomes[case.cpu or case.run].about or {}).get("sensitivity"),
+            tuple(Race.from_dict(values) for values in about.get("races", ())),
         )
 
     if mine.logits is None:
@@ -177,6 +182,10 @@ def _alone(case: Case, outcomes: Outcomes, load: Load, bound: float) -> MatrixRo
     # Being identical to a run that is itself over the bound (which has its own row) is all that can be asked.
     exact = [check for check in checks if check.against != "cpu" and check.verdict != "failed"]
     counting = min(exact, key=lambda check: VERDICTS.index(check.verdict)) if exact else checks[0]
+    races = (mine.about or {}).get("races")
+    if races and VERDICTS.index("race") < VERDICTS.index(counting.verdict):
+        more = f" (and {len(races) - 1} more)" if len(races) > 1 else ""
+        return record("race", races[0]["text"] + more, *checks)
     return record(counting.verdict, counting.reason, *checks)
 
 

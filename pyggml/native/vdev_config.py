@@ -54,6 +54,7 @@ class VirtualDeviceConfig:
             also waits for the destination's queue, as Metal's), `host=pageable` (bytes of the host are read at
             the call, not when the work runs), `access=waits` (blocking access to a buffer waits for the
             device's queues, as SYCL's). `late/copies=both`.
+        races: look for operations that nothing orders (pyggml.native.races); programs report them on standard error.
         ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
         faults: injected faults, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
             keys nth, device, min, tensor, byte, mask. `alloc:nth=3`, `set:tensor=cache_k*,byte=4`.
@@ -75,6 +76,7 @@ class VirtualDeviceConfig:
     threads: int = 1
     offload_batch: int = 32
     schedule: str = "at-once"
+    races: bool = False
     ledger: Path | None = None
     faults: tuple[str, ...] = ()
 
@@ -124,6 +126,7 @@ class VirtualDeviceConfig:
             "PYGGML_VDEV_THREADS": str(self.threads),
             "PYGGML_VDEV_OFFLOAD_BATCH": str(self.offload_batch),
             "PYGGML_VDEV_SCHEDULE": self.schedule,
+            "PYGGML_VDEV_RACES": str(int(self.races)),
             "PYGGML_VDEV_LEDGER": "" if self.ledger is None else _ledger_path(self.ledger),
             "PYGGML_VDEV_FAULT": ";".join(self.faults),
         }
@@ -226,6 +229,7 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
     ):
         setattr(made, name, getattr(config, name))
     check(lib.pyggml_vdev_configure(made))
+    lib.pyggml_vdev_races_enable(int(config.races))
     check(lib.pyggml_vdev_register())
     try:
         for fault in config.faults:
@@ -238,7 +242,8 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
 
 
 def remove_devices(bindings: Bindings) -> None:
-    """Take the devices out of ggml's registry and end the ledger and the faults; twice is harmless."""
+    """Take the devices out of ggml's registry and end the ledger, races and faults; twice is harmless."""
+    bindings.lib.pyggml_vdev_races_enable(0)
     bindings.lib.pyggml_vdev_ledger_enable(0)
     bindings.lib.pyggml_vdev_fault_clear()
     bindings.lib.pyggml_vdev_unregister()
@@ -350,6 +355,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "threads": ("THREADS", _number),
     "offload_batch": ("OFFLOAD_BATCH", _number),
     "schedule": ("SCHEDULE", _text),
+    "races": ("RACES", _switch),
     "ledger": ("LEDGER", _path),
     "faults": ("FAULT", _faults),
 }

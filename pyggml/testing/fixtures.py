@@ -54,8 +54,10 @@ def virtual_devices(pyggml_build: Build) -> Iterator[MakeDevices]:
 
     Arguments are the attributes of pyggml.native.vdev_config.VirtualDeviceConfig. A second call replaces the
     devices of the first. The ledger is cleared and on; injected faults end with the test.
+    With `races=True` the test fails at its end if two operations raced.
     """
     from pyggml.native.load import load
+    from pyggml.native.races import read_races
     from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices, remove_devices
 
     bindings = load(pyggml_build)
@@ -68,8 +70,11 @@ def virtual_devices(pyggml_build: Build) -> Iterator[MakeDevices]:
         return config
 
     yield make
+    races = read_races(bindings)
     remove_devices(bindings)
     bindings.lib.pyggml_vdev_ledger_clear()
+    if races:
+        pytest.fail("\n".join(f"race: {race.text}" for race in races), pytrace=False)
 
 
 @pytest.fixture

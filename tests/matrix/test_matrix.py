@@ -61,6 +61,13 @@ def test_a_split_by_layer_does_not_depend_on_the_schedule(lively: Lively, matrix
     assert {record.verdict for record in found} == {"identical"}
 
 
+@pytest.mark.patch("reduction-temporaries")
+@pytest.mark.parametrize("mode", ["layer", "tensor"])
+def test_no_operations_race(lively: Lively, matrix: Matrix, mode: str) -> None:
+    result = matrix(lively("llama"), split_modes=(mode,), devices=(3,), races=True)
+    assert {record.verdict for record in result.records} <= {"reference", "within", "identical"}
+
+
 def test_a_copy_that_waits_on_both_sides_orders_the_reduction(lively: Lively, matrix: Matrix) -> None:
     found = rows(matrix(lively("llama"), kv=("device",), schedules=("late/copies=both",), devices=(3,)))
     assert found["tensor 3 device f16 late/copies=both"].verdict == "identical"

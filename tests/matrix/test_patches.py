@@ -114,3 +114,11 @@ def test_a_split_by_tensor_does_not_depend_on_the_schedule(lively: Lively, matri
     found = [record for record in result.records if record.case.at_once is not None]
     assert len(found) == 4
     assert {record.verdict for record in found} == {"identical"}
+
+
+def test_a_reduction_has_no_race(lively: Lively, matrix: Matrix) -> None:
+    """reduction-temporaries: with six devices the fold-in and the butterfly shared a temporary as well."""
+    result = matrix(lively("llama"), kv=("device",), devices=(2, 6), races=True)
+    found = {record.case.run.devices: record for record in result.records}
+    for devices in (2, 6):
+        assert found[devices].verdict == "within", found[devices].reason

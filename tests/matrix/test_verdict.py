@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from pyggml.matrix.cases import Case
 from pyggml.matrix.verdict import MatrixRow, judge
+from pyggml.native.races import Race, RacingOperation
 
 from .conftest import (
     CPU,
@@ -275,3 +276,30 @@ def test_a_schedule_that_does_not_get_to_the_end_failed(stage: Stage) -> None:
     stage.done(DEVICE)
     stage.ended(late, "refused", "no", supported=False)
     assert verdict(Case(late, cpu=CPU, at_once=DEVICE), stage) == ("failed", "no")
+
+
+RACE = Race(
+    RacingOperation("ADD", "x", "", "VDEV1", "VDEV1", 3, False),
+    RacingOperation("cpy", "tmp", "y", "VDEV0", "VDEV1", 4, True),
+    16,
+    "the queue of VDEV0 does not wait for the queue of VDEV1",
+    "cpy of 'y' to 'tmp' is not ordered after ADD 'x'",
+)
+
+
+def test_a_race_makes_a_good_row_bad(stage: Stage) -> None:
+    stage.done(CPU)
+    stage.done(DEVICE, races=[asdict(RACE), asdict(RACE)])
+    record = judge(ON_DEVICES, stage.outcomes, stage.load)
+    assert (record.verdict, record.reason) == ("race", f"{RACE.text} (and 1 more)")
+    assert record.races == (RACE, RACE)
+    stage.done(DEVICE, races=[])
+    assert verdict(ON_DEVICES, stage) == ("within", "")
+
+
+def test_other_bits_are_worse_than_a_race_and_the_bound_is_not(stage: Stage) -> None:
+    stage.done(CPU)
+    stage.done(DEVICE, off(0, 1.0), races=[asdict(RACE)])
+    assert verdict(ON_DEVICES, stage)[0] == "race"
+    stage.done(HOST, races=[asdict(RACE)])
+    assert verdict(ON_HOST, stage)[0] == "differs"

@@ -57,7 +57,8 @@ def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
     devices = VirtualDeviceConfig(
         names=("A", "b c"), memory=512 << 20, alignment=256, max_buffer=1 << 20, native_2d=False,
         host_buffer=True, asynchronous=False, poison=False, strict=False, threads=3, offload_batch=0,
-        schedule="random:7/copies=both/host=pageable", ledger=tmp_path / "l", faults=("alloc:nth=3", "get:tensor=x*"),
+        schedule="random:7/copies=both/host=pageable", races=True, ledger=tmp_path / "l",
+        faults=("alloc:nth=3", "get:tensor=x*"),
     )  # fmt: skip
     assert devices_from_environment(devices.environment()) == devices
     assert devices_from_environment(VirtualDeviceConfig(count=5).environment()) == VirtualDeviceConfig(

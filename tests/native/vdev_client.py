@@ -91,6 +91,7 @@ class Client:
                 ("ggml_backend_event_record", None, [p, p]),
                 ("ggml_backend_event_wait", None, [p, p]),
                 ("ggml_backend_event_synchronize", None, [p]),
+                ("ggml_backend_tensor_set_2d_async", None, [p, p, p, z, z, z, z, z]),
                 ("ggml_backend_tensor_get_async", None, [p, p, p, z, z]),
                 ("ggml_add", p, [p, p, p]),
                 ("ggml_add_inplace", p, [p, p, p]),
@@ -125,6 +126,9 @@ class Client:
                 ("pyggml_vdev_ledger_count", u, []),
                 ("pyggml_vdev_ledger_read", u, [p, u, u]),
                 ("pyggml_vdev_record_size", z, []),
+                ("pyggml_vdev_races_enable", None, [c.c_int]),
+                ("pyggml_vdev_races_count", u, []),
+                ("pyggml_vdev_races_read", c.c_char_p, [u]),
                 ("pyggml_vdev_fault_add", c.c_char_p, [p]),
                 ("pyggml_vdev_fault_parse", c.c_char_p, [c.c_char_p]),
                 ("pyggml_vdev_fault_clear", None, []),
@@ -171,6 +175,15 @@ class Client:
     def floats(self, tensor: int) -> list[float]:
         raw = self.fetch(tensor)
         return list((c.c_float * (len(raw) // 4)).from_buffer_copy(raw))
+
+    def races(self) -> list[Any]:
+        """Each as (first operation, its tensor, its queue, second operation, its tensor, its queue, bytes)."""
+        found = [json.loads(self.races_read(number)) for number in range(self.races_count())]
+        sides = [(one["first"], one["second"], one["bytes"]) for one in found]
+        return [
+            [*(side[name] for side in (a, b) for name in ("operation", "tensor", "queue")), size]
+            for a, b, size in sides
+        ]
 
     def read_ledger(self) -> Any:
         import numpy as np

@@ -149,3 +149,34 @@ def test_devices(ggml, virtual_devices):
             r"E   .*ggml-backend\.cpp:\d+: GGML_ASSERT\(buf != NULL && \"tensor buffer not set\"\) failed",
         ]
     )
+
+
+def test_a_race_between_queues_fails_the_test(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = project_build()
+    monkeypatch.setenv("PYGGML_BUILD", build)
+    result = inner("""
+import numpy as np, pytest
+
+@pytest.mark.isolated
+@pytest.mark.parametrize("wait", [True, False])
+def test_sum(virtual_devices, wait):
+    virtual_devices(1, races=True)
+    from pyggml.ggml import Context, Device
+    from pyggml.native.load import load
+    lib = load().lib
+    device = Device(lib.pyggml_vdev_device(0))
+    backend, context = device.backend(), Context("c")
+    x = context.tensor("f32", (4,), "x").mark_input()
+    y = context.ops.scale(x, 2.0).mark_output()
+    graph = context.graph(y)
+    context.allocate(backend)
+    x.set(np.ones(4, np.float32))
+    lib.ggml_backend_graph_compute_async(backend.raw, graph.raw)
+    if wait:
+        lib.ggml_backend_synchronize(backend.raw)
+    y.numpy()
+""")  # fmt: skip
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*race: get * by the host (reads) is not ordered after SCALE * in the queue of VDEV0*"]
+    )

@@ -28,9 +28,17 @@ const char * backend_name(ggml_backend_t backend) {
     return stream_of(backend).device->name.c_str();
 }
 
+// The host waits for all that was put into the queue.
+void finish(const Stream & stream) {
+    queues::finish(queues::mark(stream.queue));
+    if (races::on) {
+        races::host_waits(races::clock_of(*stream.queue));
+    }
+}
+
 void backend_free(ggml_backend_t backend) {
     Stream * stream = &stream_of(backend);
-    queues::finish(queues::mark(stream->queue));
+    finish(*stream);
     ggml_backend_free(stream->cpu);
     delete stream;
     delete backend;
@@ -79,11 +87,17 @@ bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggm
     const std::shared_ptr<Queue> & to   = stream_of(backend_dst).queue;
     if (from->device->generation->config.schedule.copies_both) {
         queues::wait(*from, queues::mark(to));
+        if (races::on) {
+            races::queue_waits(*from, races::clock_of(*to));
+        }
     }
     if (!copy_tensor(from.get(), src, dst)) {
         return false;
     }
     queues::wait(*to, queues::mark(from));
+    if (races::on) {
+        races::queue_waits(*to, races::clock_of(*from));
+    }
     return true;
 }
 
@@ -96,20 +110,20 @@ auto set_2d_members(Iface & iface, Set set, Get get, int) -> decltype(iface.set_
 template <typename Iface, typename Set, typename Get> void set_2d_members(Iface &, Set, Get, long) {}
 
 void synchronize(ggml_backend_t backend) {
-    queues::finish(queues::mark(stream_of(backend).queue));
+    finish(stream_of(backend));
 }
 
 void event_record(ggml_backend_t backend, ggml_backend_event_t event) {
-    mark_of(event) = queues::mark(stream_of(backend).queue);
+    const std::shared_ptr<Queue> & queue = stream_of(backend).queue;
+    recorded_by(event) = { queues::mark(queue), races::on ? races::clock_of(*queue) : Clock() };
 }
 
 void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
-    queues::wait(*stream_of(backend).queue, mark_of(event));
-}
-
-bool touches_no_memory(const ggml_tensor * node) {
-    return node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE ||
-           node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE || ggml_is_empty(node);
+    Queue & queue = *stream_of(backend).queue;
+    queues::wait(queue, recorded_by(event).mark);
+    if (races::on) {
+        races::queue_waits(queue, recorded_by(event).clock);
+    }
 }
 
 bool is_here(const Device & device, const ggml_tensor * node, const ggml_tensor * tensor) {
@@ -192,6 +206,9 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         GGML_LOG_ERROR("%s: computing the graph that ends in '%s' fails: injected fault\n", device.name.c_str(),
                        last);
     } else if (!device.generation->config.strict || is_local(device, graph)) {
+        if (races::on) {
+            races::add_graph(*stream.queue, *graph);
+        }
         status = queues::at_once(device) ? compute(stream, graph) : compute_later(stream, *graph);
     }
     const uint32_t flags = status == GGML_STATUS_SUCCESS ? 0u : (uint32_t) PYGGML_VDEV_REFUSED;
@@ -201,6 +218,11 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
 }
 
 } // namespace
+
+bool touches_no_memory(const ggml_tensor * node) {
+    return node->op == GGML_OP_NONE || node->op == GGML_OP_VIEW || node->op == GGML_OP_RESHAPE ||
+           node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE || ggml_is_empty(node);
+}
 
 ggml_backend_t init_backend(Device & device) {
     const Config &           config = device.generation->config;

@@ -46,6 +46,9 @@ bool reserve(Device & device, uint64_t size) {
 void buffer_free(ggml_backend_buffer_t buffer) {
     Memory & memory = memory_of(buffer);
     queues::before_free(*memory.device, buffer);
+    if (races::on) {
+        races::add_free(*memory.device, memory.base, buffer->size);
+    }
     ledger::add({ PYGGML_VDEV_FREE, memory.device, buffer->size });
     memory.device->used -= buffer->size;
     free(memory.raw);
@@ -86,7 +89,11 @@ void flip(uint8_t * data, size_t size, size_t rows, size_t stride, const pyggml_
 
 void buffer_memset(ggml_backend_buffer_t buffer, ggml_tensor * tensor, uint8_t value, size_t offset,
                    size_t size) {
+    const Device & device = *memory_of(buffer).device;
     queues::before_access(*memory_of(buffer).device);
+    if (races::on) {
+        races::add_transfer({ nullptr, PYGGML_VDEV_MEMSET, &device, tensor }, { { at(tensor, offset, size), size, true } });
+    }
     memset(at(tensor, offset, size), value, size);
     ledger::add({ PYGGML_VDEV_MEMSET, memory_of(buffer).device, size, 1, offset, 0, 0, nullptr, tensor->name });
 }
@@ -116,6 +123,9 @@ bool buffer_cpy(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * ds
 void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     Memory & memory = memory_of(buffer);
     queues::before_access(*memory.device);
+    if (races::on) {
+        races::add_transfer({ nullptr, PYGGML_VDEV_CLEAR, memory.device, nullptr }, { { memory.base, buffer->size, true } });
+    }
     memset(memory.base, value, buffer->size);
     ledger::add({ PYGGML_VDEV_CLEAR, memory.device, buffer->size });
 }
@@ -252,9 +262,6 @@ void submit(Queue * queue, Device & device, std::initializer_list<ggml_backend_b
         queues::put(*queue, buffers, work);
         return;
     }
-    if (queue == nullptr) {
-        queues::before_access(device);
-    }
     work();
 }
 
@@ -276,6 +283,14 @@ void write_tensor(Queue * queue, ggml_tensor * tensor, const void * data, size_t
         copy_rows(staged.get(), size, from, data_stride, size, rows);
         from        = staged.get();
         data_stride = size;
+    }
+    if (queue == nullptr) {
+        queues::before_access(device);
+    }
+    if (races::on) {
+        const size_t read = staged == nullptr ? size : 0;
+        races::add_transfer({ queue, (pyggml_vdev_kind) kind, &device, tensor },
+                            { { to, size, true, rows, stride }, { from, read, false, rows, data_stride } });
     }
     submit(queue, device, { buffer_of(tensor) }, [=] {
         copy_rows(to, stride, from, data_stride, size, rows);
@@ -299,6 +314,13 @@ void read_tensor(Queue * queue, const ggml_tensor * tensor, void * data, size_t 
     uint8_t *         to     = static_cast<uint8_t *>(data);
     pyggml_vdev_fault fault;
     const bool        flips = faults::strikes(PYGGML_VDEV_FAULT_GET, device, size * rows, tensor->name, nullptr, &fault);
+    if (queue == nullptr) {
+        queues::before_access(device);
+    }
+    if (races::on) {
+        races::add_transfer({ queue, (pyggml_vdev_kind) kind, &device, tensor },
+                            { { from, size, false, rows, stride }, { to, size, true, rows, data_stride } });
+    }
     submit(queue, device, { buffer_of(tensor) }, [=] {
         copy_rows(to, data_stride, from, stride, size, rows);
         if (flips) {
@@ -326,6 +348,11 @@ bool copy_tensor(Queue * queue, const ggml_tensor * src, ggml_tensor * dst) {
         const uint8_t * source = at(src, 0, size);
         if (queue == nullptr) {
             queues::before_access(*from);
+            queues::before_access(*to);
+        }
+        if (races::on) {
+            races::add_transfer({ queue, PYGGML_VDEV_CPY, to, dst, src },
+                                { { source, size, false }, { target, size, true } });
         }
         submit(queue, *to, { buffer_of(src), buffer_of(dst) }, [=] { memmove(target, source, size); });
     }

@@ -78,16 +78,19 @@ bool offload_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
 }
 
 ggml_backend_event_t event_new(ggml_backend_dev_t dev) {
-    return new ggml_backend_event{ dev, new Mark };
+    return new ggml_backend_event{ dev, new Recorded };
 }
 
 void event_free(ggml_backend_dev_t, ggml_backend_event_t event) {
-    delete &mark_of(event);
+    delete &recorded_by(event);
     delete event;
 }
 
 void event_synchronize(ggml_backend_dev_t, ggml_backend_event_t event) {
-    queues::finish(mark_of(event));
+    queues::finish(recorded_by(event).mark);
+    if (races::on) {
+        races::host_waits(recorded_by(event).clock);
+    }
 }
 
 } // namespace

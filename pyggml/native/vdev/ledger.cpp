@@ -17,6 +17,24 @@ namespace ledger {
 
 std::atomic<bool> on{ false };
 
+void quote(std::string & out, const char * text) {
+    out += '"';
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char) *text;
+        if (c == '"' || c == '\\') {
+            out += '\\';
+            out += (char) c;
+        } else if (c < 0x20 || c == 0x7f) {
+            char escape[8];
+            snprintf(escape, sizeof(escape), "\\u%04x", c);
+            out += escape;
+        } else {
+            out += (char) c;
+        }
+    }
+    out += '"';
+}
+
 namespace {
 
 constexpr uint64_t capacity = 1u << 22; // records, 480 MiB
@@ -60,24 +78,6 @@ void write_all(int file, const char * text, size_t size) {
         text += done;
         size -= (size_t) done;
     }
-}
-
-void quote(std::string & out, const char * text) {
-    out += '"';
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char) *text;
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += (char) c;
-        } else if (c < 0x20 || c == 0x7f) {
-            char escape[8];
-            snprintf(escape, sizeof(escape), "\\u%04x", c);
-            out += escape;
-        } else {
-            out += (char) c;
-        }
-    }
-    out += '"';
 }
 
 void field(std::string & out, const char * name, uint64_t value) {

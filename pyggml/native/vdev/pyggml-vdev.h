@@ -131,6 +131,13 @@ PYGGML_VDEV_API const char * pyggml_vdev_fault_parse(const char * text); /* as P
 PYGGML_VDEV_API void         pyggml_vdev_fault_clear(void);
 PYGGML_VDEV_API uint64_t     pyggml_vdev_fault_hits(uint32_t number); /* how often it struck */
 
+/* Races: accesses to the same bytes, at least one a write, that nothing orders. Off at first; found in any schedule.
+ * Enabling or disabling forgets all of them. A race is a line of JSON; of races between the same operations on the same
+ * tensors only the first is kept. NULL: there is no race of that number. */
+PYGGML_VDEV_API void         pyggml_vdev_races_enable(int on);
+PYGGML_VDEV_API uint64_t     pyggml_vdev_races_count(void);
+PYGGML_VDEV_API const char * pyggml_vdev_races_read(uint64_t number);
+
 #ifdef __cplusplus
 }
 #endif

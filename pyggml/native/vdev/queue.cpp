@@ -56,12 +56,16 @@ void stir(Generation & generation) {
     }
 }
 
-// Runs what is in the queues of a device.
+// Runs what is in the queues of a device; the host waits for it.
 void finish_device(Device & device) {
     for (size_t i = 0; i < device.generation->queues.size(); i++) {
         const std::shared_ptr<Queue> queue = device.generation->queues[i].lock();
-        if (queue != nullptr && queue->device == &device) {
-            run_to(*queue, queue->issued);
+        if (queue == nullptr || queue->device != &device) {
+            continue;
+        }
+        run_to(*queue, queue->issued);
+        if (races::on) {
+            races::host_waits(races::clock_of(*queue));
         }
     }
 }
@@ -73,6 +77,7 @@ std::shared_ptr<Queue> make(Device & device) {
     Generation & all   = *device.generation;
     const Lock   lock(all.mutex);
     queue->device = &device;
+    queue->actor  = races::new_actor(device);
     queue->pace   = 1ull << draw(all.random) % 10;
     all.queues.erase(std::remove_if(all.queues.begin(), all.queues.end(),
                                     [](const std::weak_ptr<Queue> & one) { return one.expired(); }),
@@ -121,7 +126,7 @@ void finish(const Mark & mark) {
 }
 
 void before_access(Device & device) {
-    if (at_once(device)) {
+    if (at_once(device) && !(races::on && device.generation->config.schedule.access_waits)) {
         return;
     }
     const Lock lock(device.generation->mutex);
@@ -133,7 +138,7 @@ void before_access(Device & device) {
 
 // cudaFree waits for the device. Other devices' copies into the memory are run as well: the memory is gone then.
 void before_free(Device & device, ggml_backend_buffer_t buffer) {
-    if (at_once(device)) {
+    if (at_once(device) && !races::on) {
         return;
     }
     const Lock lock(device.generation->mutex);

@@ -93,6 +93,7 @@ bool use_environment(std::string & error) {
         if (!ledger::open_from_environment(error)) {
             return false;
         }
+        races::open_from_environment();
         read = true;
     }
     unregister();

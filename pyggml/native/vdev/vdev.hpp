@@ -61,6 +61,9 @@ struct Device {
 
 struct Queue;
 
+// A vector clock: for the host and each queue, how many of its operations have happened before.
+using Clock = std::vector<uint64_t>;
+
 // Everything that was put into a queue up to a certain call; without a queue, nothing.
 struct Mark {
     std::shared_ptr<Queue> queue;
@@ -79,6 +82,8 @@ struct Queue {
     std::deque<Item> items;
     uint64_t         issued = 0;
     uint64_t         done   = 0;
+    size_t           actor  = 0; // its place in clocks
+    Clock            clock;      // what is put in next comes after it
     uint64_t         pace   = 1; // under a random schedule: gets on with its work at every pace-th call or so
 };
 
@@ -155,6 +160,8 @@ struct GraphCopy {
 // backend.cpp
 ggml_backend_t init_backend(Device & device);
 
+bool           touches_no_memory(const ggml_tensor * node);
+
 // device.cpp
 void init_device(Device & device);
 
@@ -163,8 +170,13 @@ inline Device & device_of(ggml_backend_dev_t device) {
 }
 
 // What an event has recorded.
-inline Mark & mark_of(ggml_backend_event_t event) {
-    return *static_cast<Mark *>(event->context);
+struct Recorded {
+    Mark  mark;
+    Clock clock;
+};
+
+inline Recorded & recorded_by(ggml_backend_event_t event) {
+    return *static_cast<Recorded *>(event->context);
 }
 
 inline ggml_backend_buffer_t buffer_of(const ggml_tensor * tensor) {
@@ -189,6 +201,7 @@ struct Event {
 };
 
 void append(const Event & event);
+void quote(std::string & out, const char * text); // as JSON
 bool open_from_environment(std::string & error);
 
 inline void add(const Event & event) {
@@ -198,6 +211,40 @@ inline void add(const Event & event) {
 }
 
 } // namespace ledger
+
+// races.cpp
+namespace races {
+
+extern std::atomic<bool> on;
+
+// Bytes that an operation reads or writes.
+struct Access {
+    const void * data;
+    size_t       size;
+    bool         writes;
+    size_t       rows   = 1;
+    size_t       stride = 0; // from row to row
+};
+
+// What one transfer does; without a queue it is the host's, which waits for it.
+struct Transfer {
+    Queue *            queue;
+    pyggml_vdev_kind   kind;
+    const Device *     device; // of the memory
+    const ggml_tensor * tensor;
+    const ggml_tensor * source = nullptr; // of a copy
+};
+
+size_t new_actor(const Device & device);
+void   add_transfer(const Transfer & transfer, std::initializer_list<Access> accesses);
+void   add_graph(Queue & queue, const ggml_cgraph & graph);
+void   add_free(const Device & device, const void * data, size_t size);
+Clock  clock_of(const Queue & queue);
+void   queue_waits(Queue & queue, const Clock & clock);
+void   host_waits(const Clock & clock);
+void   open_from_environment();
+
+} // namespace races
 
 // faults.cpp
 namespace faults {
