@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from pyggml.cli.common import F, LazyGroup, current_project, json_option, print_json, say
+from pyggml.cli.common import LazyGroup, current_project, json_option, print_json, say
+from pyggml.cli.patch_output import note_untracked, pin_option, print_change
 from pyggml.errors import PyggmlError
 from pyggml.series.worktree.sequencer import EDITING, REBASING
 
@@ -20,32 +19,12 @@ LAZY = {
     "range-diff": ("pyggml.cli.rebase:range_diff", "Compare two series patch by patch."),
     "prove": ("pyggml.cli.prove:prove", "Run each patch's proof without the patch and with it."),
     "bisect": ("pyggml.cli.prove:bisect", "Find the first patch at which a command's result changes."),
+    "files": ("pyggml.cli.patch_contents:files", "List the files that a patch changes."),
+    "diff": ("pyggml.cli.patch_contents:diff", "Show the diff of a patch, or what is in no patch yet."),
+    "patches": ("pyggml.cli.patch_contents:patches", "Find the patches that touch a file or a line."),
 }
-READING = ("list", "show", "verify", "export", "range-diff")
+READING = ("list", "show", "verify", "export", "range-diff", "files", "diff", "patches")
 SYMBOLS = {"applied": "+", "unapplied": "-"}
-
-
-def pin_option(function: F) -> F:
-    return click.option(
-        "--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml."
-    )(function)
-
-
-def reopen_option(function: F) -> F:
-    """`--reopen`: take away the mark that a series is closed, then do what the command does."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, reopen: bool, **kwargs: Any) -> Any:
-        if reopen:
-            from pyggml.series.editing.closing import reopen_series
-
-            reopen_series(current_project(), kwargs.get("pin"))
-        return function(*args, **kwargs)
-
-    option = click.option(
-        "--reopen", is_flag=True, help="If the series is closed (series.toml), open it again first."
-    )
-    return cast("F", option(wrapper))
 
 
 @click.group(cls=LazyGroup, lazy=LAZY)
@@ -172,42 +151,10 @@ def unapply(to: int, pin: str | None, as_json: bool) -> None:
     _moved(unapply_series(current_project(), pin, to), as_json, "unapplied")
 
 
-def _changed(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    result = function(*args, **kwargs)
-    if as_json:
-        print_json(asdict(result))
-        return
-    if result.recovered:
-        say(f"finished `{result.recovered}`, which had been killed half-way")
-    for old, new in result.renamed:
-        click.echo(f"moved {old} to {new.rsplit('/', 1)[-1]}")
-    for verb, paths in (("removed", result.removed), ("wrote", result.written)):
-        for path in paths:
-            click.echo(f"{verb} {path}")
-    if result.waiting:
-        click.echo(result.waiting)
-    else:
-        click.echo(f"series on pin {result.pin}: {result.applied} of {result.total} patches applied")
-
-
-def _note_untracked(pin: str | None) -> None:
-    """New files are in no patch until `git add`: say so, since nothing else does."""
-    from pyggml.series.worktree.files import edits
-    from pyggml.series.worktree.workspace import open_workspace
-
-    git = open_workspace(current_project(), pin).git
-    if names := edits(git).untracked:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        say(
-            f"note: not tracked, so in no patch: {', '.join(names[:3])}{more}; `git -C {git.work_tree} add` adds them"
-        )
-
-
 @patch.command()
 @click.argument("name")
 @click.option("--message", "-m", help="The commit message; by default a template to fill in.")
 @pin_option
-@reopen_option
 @json_option
 def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     """Make a patch NAME of the edits in the work tree, on top of the patches applied now.
@@ -217,20 +164,19 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     """
     from pyggml.series.editing.edit import new_patch
 
-    _changed(as_json, new_patch, current_project(), name, message, pin)
-    _note_untracked(pin)
+    print_change(as_json, new_patch, current_project(), name, message, pin)
+    note_untracked(pin)
 
 
 @patch.command()
 @click.argument("which")
 @pin_option
-@reopen_option
 @json_option
 def edit(which: str, pin: str | None, as_json: bool) -> None:
     """Stop at patch WHICH (number or name) to change it; `pyggml patch continue` goes on."""
     from pyggml.series.editing.edit import edit_patch
 
-    _changed(as_json, edit_patch, current_project(), which, pin)
+    print_change(as_json, edit_patch, current_project(), which, pin)
 
 
 @patch.command("continue")
@@ -239,8 +185,8 @@ def continue_(as_json: bool) -> None:
     """Fold the edits in and put the later patches back on top; exit code 3 at a conflict."""
     from pyggml.series.editing.edit import continue_operation
 
-    _changed(as_json, continue_operation, current_project())
-    _note_untracked(None)
+    print_change(as_json, continue_operation, current_project())
+    note_untracked(None)
 
 
 @patch.command()
@@ -249,7 +195,7 @@ def abort(as_json: bool) -> None:
     """Go back to before the `edit`, `new` or conflict that waits; `pyggml undo` brings the edits back."""
     from pyggml.series.editing.edit import abort_operation
 
-    _changed(as_json, abort_operation, current_project())
+    print_change(as_json, abort_operation, current_project())
 
 
 @patch.command()
@@ -259,7 +205,6 @@ def abort(as_json: bool) -> None:
     help="Accept patch files that were edited by hand, and record their trees anew.",
 )
 @pin_option
-@reopen_option
 @json_option
 def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
     """Write commits, fix-ups and edits of the work tree back into the patch files.
@@ -269,46 +214,43 @@ def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
     """
     from pyggml.series.editing.edit import refresh as refresh_series
 
-    _changed(as_json, refresh_series, current_project(), pin, from_files=from_files)
-    _note_untracked(pin)
+    print_change(as_json, refresh_series, current_project(), pin, from_files=from_files)
+    note_untracked(pin)
 
 
 @patch.command()
 @click.argument("which")
 @click.argument("name")
 @pin_option
-@reopen_option
 @json_option
 def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
     """Give patch WHICH another NAME in the series; its commit stays the same."""
     from pyggml.series.editing.reorder import rename_patch
 
-    _changed(as_json, rename_patch, current_project(), which, name, pin)
+    print_change(as_json, rename_patch, current_project(), which, name, pin)
 
 
 @patch.command()
 @click.argument("which")
 @pin_option
-@reopen_option
 @json_option
 def drop(which: str, pin: str | None, as_json: bool) -> None:
     """Remove patch WHICH from the series; the later ones move down."""
     from pyggml.series.editing.reorder import drop_patch
 
-    _changed(as_json, drop_patch, current_project(), which, pin)
+    print_change(as_json, drop_patch, current_project(), which, pin)
 
 
 @patch.command()
 @click.argument("which")
 @click.argument("to", type=int)
 @pin_option
-@reopen_option
 @json_option
 def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
     """Move patch WHICH to place TO of the series."""
     from pyggml.series.editing.reorder import move_patch
 
-    _changed(as_json, move_patch, current_project(), which, to, pin)
+    print_change(as_json, move_patch, current_project(), which, to, pin)
 
 
 @patch.command()
@@ -381,7 +323,6 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 @click.option("--scissors", is_flag=True, help="Leave out what stands above a line `-- >8 --` in a message.")
 @click.option("--mboxrd", is_flag=True, help="In mailboxes, take one `>` off lines that begin with `>From `.")
 @pin_option
-@reopen_option
 @json_option
 def import_(
     files: tuple[Path, ...], strip: int | None, scissors: bool, mboxrd: bool, pin: str | None, as_json: bool
@@ -396,4 +337,4 @@ def import_(
     from pyggml.series.patchfile.foreign import Reading
 
     reading = Reading(strip, scissors, mboxrd)
-    _changed(as_json, import_patches, current_project(), files, pin, reading)
+    print_change(as_json, import_patches, current_project(), files, pin, reading)

@@ -18,9 +18,9 @@ from pyggml.series.patchfile.prefixes import Kind
 _END_OF_DIFF = b"pyggml: end of the diff\n"
 
 
-def tree_diff(git: Git, old: str, new: str, *options: str) -> bytes:
-    """The diff of two trees."""
-    return git.run("diff-tree", "-r", "-p", *DIFF_FORMAT, "--find-renames", *options, old, new)
+def tree_diff(git: Git, old: str, new: str, *options: str, paths: Sequence[str] = ()) -> bytes:
+    """The diff of two trees; with `paths`, only of what they match."""
+    return git.run("diff-tree", "-r", "-p", *DIFF_FORMAT, "--find-renames", *options, old, new, "--", *paths)
 
 
 def parsed_tree_diff(git: Git, old: str, new: str) -> tuple[FileDiff, ...]:

@@ -1,0 +1,49 @@
+"""What the commands under `pyggml patch` share: the option `--pin`, and saying what became of the series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from pyggml.cli.common import F, current_project, print_json, say
+
+
+def pin_option(function: F) -> F:
+    return click.option(
+        "--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml."
+    )(function)
+
+
+def print_change(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call a command that changes the series and print what it did."""
+    result = function(*args, **kwargs)
+    if as_json:
+        print_json(asdict(result))
+        return
+    if result.recovered:
+        say(f"finished `{result.recovered}`, which had been killed half-way")
+    for old, new in result.renamed:
+        click.echo(f"moved {old} to {new.rsplit('/', 1)[-1]}")
+    for verb, paths in (("removed", result.removed), ("wrote", result.written)):
+        for path in paths:
+            click.echo(f"{verb} {path}")
+    if result.waiting:
+        click.echo(result.waiting)
+    else:
+        click.echo(f"series on pin {result.pin}: {result.applied} of {result.total} patches applied")
+
+
+def note_untracked(pin: str | None) -> None:
+    """New files are in no patch until `git add`: say so, since nothing else does."""
+    from pyggml.series.worktree.files import edits
+    from pyggml.series.worktree.workspace import open_workspace
+
+    git = open_workspace(current_project(), pin).git
+    if names := edits(git).untracked:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        say(
+            f"note: not tracked, so in no patch: {', '.join(names[:3])}{more}; `git -C {git.work_tree} add` adds them"
+        )
