@@ -21,6 +21,7 @@ LAZY = {
     "bisect": ("pyggml.cli.prove:bisect", "Find the first patch at which a command's result changes."),
     "files": ("pyggml.cli.patch_contents:files", "List the files that a patch changes."),
     "diff": ("pyggml.cli.patch_contents:diff", "Show the diff of a patch, or what is in no patch yet."),
+    "reword": ("pyggml.cli.patch_reshape:reword", "Change the message of a patch."),
     "patches": ("pyggml.cli.patch_contents:patches", "Find the patches that touch a file or a line."),
 }
 READING = ("list", "show", "verify", "export", "range-diff", "files", "diff", "patches")

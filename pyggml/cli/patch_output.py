@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from pyggml.cli.common import F, current_project, print_json, say
+from pyggml.errors import UsageError
 
 
 def pin_option(function: F) -> F:
@@ -30,6 +31,8 @@ def print_change(as_json: bool, function: Callable[..., Any], *args: Any, **kwar
     for verb, paths in (("removed", result.removed), ("wrote", result.written)):
         for path in paths:
             click.echo(f"{verb} {path}")
+    for note in result.notes:
+        click.echo(note)
     if result.waiting:
         click.echo(result.waiting)
     else:
@@ -47,3 +50,45 @@ def note_untracked(pin: str | None) -> None:
         say(
             f"note: not tracked, so in no patch: {', '.join(names[:3])}{more}; `git -C {git.work_tree} add` adds them"
         )
+
+
+def message_options(function: F) -> F:
+    """`-m` and `-F`, as those of `git commit`; `given_message` joins them."""
+    text = click.option(
+        "--message", "-m", multiple=True, metavar="TEXT", help="The message; several -m are paragraphs of it."
+    )
+    file = click.option(
+        "--file",
+        "-F",
+        type=click.File("r", encoding="utf-8"),
+        help="Read the message from a file; - is standard input.",
+    )
+    return text(file(function))
+
+
+def given_message(message: tuple[str, ...], file: IO[str] | None) -> str | None:
+    """The message that the options `-m` and `-F` give; None without them.
+
+    Raises:
+        UsageError: both are given, or it is empty.
+    """
+    if not message and file is None:
+        return None
+    if message and file is not None:
+        raise UsageError("-m and -F both give the message", "Give one of them.")
+    text = "\n\n".join(message) if file is None else file.read()
+    if not text.strip():
+        raise UsageError("the message is empty", "Give it a subject: -m TEXT")
+    return text
+
+
+def edited_message(text: str) -> str:
+    """`text` as the user changed it in $EDITOR.
+
+    Raises:
+        UsageError: nothing is left of it.
+    """
+    changed = click.edit(text, require_save=False, extension=".txt") or ""
+    if not changed.strip():
+        raise UsageError("the message is empty: nothing was changed", "Give it with: -m TEXT")
+    return changed

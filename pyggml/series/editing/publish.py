@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyggml.errors import StoppedError
+from pyggml.errors import PyggmlError, StoppedError
 from pyggml.series.editing.operation import Operation
 from pyggml.series.patchfile.mail import read_patch
 from pyggml.series.stack.commits import Commit
@@ -32,6 +32,7 @@ class SeriesChange:
         renamed: pairs of the old and the new file of a patch that has another number or name now.
         waiting: what the user has to do before `pyggml patch continue`; None if all is done.
         recovered: the command that had been killed half-way and was finished, if that was all there was to do.
+        notes: what the user should know besides, a sentence each.
     """
 
     pin: str
@@ -43,6 +44,24 @@ class SeriesChange:
     renamed: tuple[tuple[str, str], ...] = ()
     waiting: str | None = None
     recovered: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a command must give if no patch conflicts; another result is refused.
+
+    Attributes:
+        patches, tree: after so many patches, this tree.
+        otherwise: message and hint if it is another one.
+        kept: the tree of the work tree's files afterwards, if edits stay there. A conflict is refused then:
+            they would be in its way.
+    """
+
+    patches: int
+    tree: str
+    otherwise: tuple[str, str] = ("the patches give another tree than before", "Nothing was changed.")
+    kept: str | None = None
 
 
 def series_change(
@@ -98,21 +117,31 @@ def pick_and_publish(
     done: Sequence[tuple[Patch, Commit]],
     picks: Sequence[Pick],
     tree: str,
+    goal: Goal | None = None,
 ) -> SeriesChange:
     """Pick what is left on top of `done`, then publish the series, or stop at the first conflict.
 
     Args:
         tree: of the work tree's files as they are now.
+        goal: what must come out unless a patch conflicts.
 
     Raises:
+        PyggmlError: it does not come out.
         StoppedError: a patch conflicts; the operation waits for `patch continue`.
     """
     result = apply_picks(work.git, *top(work, done), picks)
     entries = [*done, *result.done]
     conflict = result.conflict
     if conflict is None:
+        if goal and top(work, entries[: goal.patches])[1] != goal.tree:
+            raise PyggmlError(*goal.otherwise)
         doing = f"end of {operation.doing}" if EDITING.what(work.project) else operation.doing
-        return publish_series(work, doing, entries, operation.applied, tree)
+        return publish_series(work, doing, entries, operation.applied, tree, goal.kept if goal else None)
+    if goal and goal.kept:
+        raise PyggmlError(
+            f"patch {conflict.rest[0].patch.name} would conflict in {', '.join(conflict.paths)}",
+            f"Put the edits that are to stay aside (git -C {work.git.work_tree} stash), then run the command again.",
+        )
     stopped = replace(
         operation,
         kind="conflict",
@@ -136,14 +165,25 @@ def top(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> tuple[str, 
 
 
 def publish_series(
-    work: Workspace, doing: str, entries: Sequence[tuple[Patch, Commit]], applied: int, tree: str
+    work: Workspace,
+    doing: str,
+    entries: Sequence[tuple[Patch, Commit]],
+    applied: int,
+    tree: str,
+    kept: str | None = None,
 ) -> SeriesChange:
-    """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more."""
-    head, new_tree = top(work, entries[:applied])
+    """Publish the series `entries`, with the first `applied` of them in the work tree; nothing waits any more.
+
+    Args:
+        tree: of the work tree's files as they are now.
+        kept: of the work tree's files afterwards, if edits stay there.
+    """
+    head, head_tree = top(work, entries[:applied])
+    new_tree = kept or head_tree
     changes = work.series_changes(_series_files(work, entries))
-    kept = applied_change(work.project, applied_series(work, [commit for _, commit in entries[:applied]]))
+    record = applied_change(work.project, applied_series(work, [commit for _, commit in entries[:applied]]))
     cleared = EDITING.file_change(work.project, None)
-    files = (*changes, *kept, *cleared)
+    files = (*changes, *record, *cleared)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, files))
     return series_change(work, changes)
 

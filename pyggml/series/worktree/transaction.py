@@ -195,11 +195,40 @@ def _move_work_tree(git: Git, transaction: Transaction, paths: Sequence[PathChan
     # The copy keeps its time: git trusts an entry only if it is older than the index (racy-git in git's docs).
     shutil.copy2(git.git_dir / "index", private)
     index = git.with_index(private)
-    index.run("read-tree", "--reset", transaction.tree_new)
+    if not _keep_edits(index, transaction):
+        index.run("read-tree", "--reset", transaction.tree_new)
     write_paths(index, paths)
     if transaction.unmerged_new:
         show_unmerged(index, transaction.unmerged_new)
     private.replace(git.git_dir / "index")
+
+
+def _keep_edits(index: Git, transaction: Transaction) -> bool:
+    """If edits stay in the work tree as they are, only let the commits' own changes into the index.
+
+    What is staged stays staged, and what is not does not become so.
+
+    Returns:
+        whether that was all there is to do.
+    """
+    old, new = (
+        index.text("rev-parse", f"{head}^{{tree}}") for head in (transaction.head_old, transaction.head_new)
+    )
+    if transaction.tree_old != transaction.tree_new or new == transaction.tree_new:
+        return False
+    if index.run("ls-files", "--unmerged"):
+        return False
+    added = {change.path: change for change in changed_paths(index, new, transaction.tree_new)}
+    rows = []
+    for change in changed_paths(index, old, new):
+        mode, blob = change.new_mode, change.new_blob
+        if blob is None and (edit := added.get(change.path)):  # `git add` made it known: it stays so
+            mode, blob = edit.new_mode, edit.new_blob
+        rows.append(f"{mode} {blob}\t{change.path}" if blob else f"0 {'0' * 40}\t{change.path}")
+    if rows:
+        data = "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
+        index.run("update-index", "-z", "--index-info", stdin=data)
+    return True
 
 
 @contextlib.contextmanager
