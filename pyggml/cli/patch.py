@@ -11,7 +11,7 @@ import click
 
 from pyggml.cli.common import LazyGroup, current_project, json_option, print_json, say
 from pyggml.cli.patch_output import note_untracked, pin_option, print_change
-from pyggml.errors import PyggmlError
+from pyggml.errors import PyggmlError, UsageError
 from pyggml.series.worktree.sequencer import EDITING, REBASING
 
 LAZY = {
@@ -22,6 +22,8 @@ LAZY = {
     "files": ("pyggml.cli.patch_contents:files", "List the files that a patch changes."),
     "diff": ("pyggml.cli.patch_contents:diff", "Show the diff of a patch, or what is in no patch yet."),
     "reword": ("pyggml.cli.patch_reshape:reword", "Change the message of a patch."),
+    "squash": ("pyggml.cli.patch_reshape:squash", "Make one patch of several."),
+    "split": ("pyggml.cli.patch_reshape:split", "Make two patches of one, by files or by hunks."),
     "patches": ("pyggml.cli.patch_contents:patches", "Find the patches that touch a file or a line."),
 }
 READING = ("list", "show", "verify", "export", "range-diff", "files", "diff", "patches")
@@ -200,6 +202,10 @@ def abort(as_json: bool) -> None:
 
 
 @patch.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option(
+    "--patch", "-p", "which", metavar="NAME", help="Fold the edits into this patch, not the topmost one."
+)
 @click.option(
     "--from-files",
     is_flag=True,
@@ -207,15 +213,28 @@ def abort(as_json: bool) -> None:
 )
 @pin_option
 @json_option
-def refresh(from_files: bool, pin: str | None, as_json: bool) -> None:
+def refresh(
+    paths: tuple[str, ...], which: str | None, from_files: bool, pin: str | None, as_json: bool
+) -> None:
     """Write commits, fix-ups and edits of the work tree back into the patch files.
 
     Edits go into the topmost applied patch, `fixup!` commits into the patch they name, and other commits
-    on top become new patches.
+    on top become new patches. With -p, edits go into patch NAME and the later patches are put back on top;
+    with PATHs, only the edits there are taken, and the others stay in the work tree.
     """
+    from pyggml.series.editing.contents import source_path
     from pyggml.series.editing.edit import refresh as refresh_series
+    from pyggml.series.editing.refresh_into import refresh_into
+    from pyggml.series.worktree.workspace import open_workspace
 
-    print_change(as_json, refresh_series, current_project(), pin, from_files=from_files)
+    project = current_project()
+    if from_files and (paths or which):
+        raise UsageError("--from-files takes neither a PATH nor -p", "It reads every patch file again.")
+    if paths or which:
+        only = [source_path(open_workspace(project, pin), path) for path in paths]
+        print_change(as_json, refresh_into, project, which, only, pin)
+    else:
+        print_change(as_json, refresh_series, project, pin, from_files=from_files)
     note_untracked(pin)
 
 

@@ -132,7 +132,7 @@ def touching_patches(work: Workspace, path: str) -> tuple[TouchingPatch, ...]:
         hits = [
             touched
             for touched in _touched(work, number)
-            if _is_under(touched.path, names) or (touched.old_path and _is_under(touched.old_path, names))
+            if is_under(touched.path, names) or (touched.old_path and is_under(touched.old_path, names))
         ]
         names |= {touched.old_path for touched in hits if touched.old_path and touched.path in names}
         if hits:
@@ -188,6 +188,11 @@ def split_line(path: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (path, None)
 
 
+def is_under(path: str, names: set[str]) -> bool:
+    """Whether `path` is one of `names`, or lies under one that is a directory."""
+    return any(path == name or path.startswith(f"{name}/") for name in names)
+
+
 def _touched(work: Workspace, number: int) -> tuple[TouchedFile, ...]:
     old, new = work.series.trees[number - 1 : number + 1]
     out = work.git.run("diff-tree", "-r", "-z", "--find-renames", "--name-status", old, new)
@@ -205,10 +210,6 @@ def _touched(work: Workspace, number: int) -> tuple[TouchedFile, ...]:
 def _touching(work: Workspace, number: int, applied: int, kind: str) -> TouchingPatch:
     patch = work.series.patches[number - 1]
     return TouchingPatch(number, patch.name, patch.file(number), number <= applied, kind)
-
-
-def _is_under(path: str, names: set[str]) -> bool:
-    return any(path == name or path.startswith(f"{name}/") for name in names)
 
 
 def _diff(work: Workspace, old: str, new: str, paths: Sequence[str]) -> bytes:
