@@ -155,6 +155,43 @@ def unapply(to: int, pin: str | None, as_json: bool) -> None:
 
 
 @patch.command()
+@click.argument("which", required=False, metavar="[N|NAME]")
+@click.option("--all", "-a", "everything", is_flag=True, help="Apply all of the series.")
+@pin_option
+@json_option
+def push(which: str | None, everything: bool, pin: str | None, as_json: bool) -> None:
+    """Apply the next patch, the next N, or all up to NAME; as quilt's command of this name."""
+    from pyggml.series.worktree.apply import apply_series, push_patches
+
+    _one_of(which, everything)
+    project = current_project()
+    _moved(
+        apply_series(project, pin) if everything else push_patches(project, which, pin), as_json, "applied"
+    )
+
+
+@patch.command()
+@click.argument("which", required=False, metavar="[N|NAME]")
+@click.option("--all", "-a", "everything", is_flag=True, help="Take all of the series off.")
+@pin_option
+@json_option
+def pop(which: str | None, everything: bool, pin: str | None, as_json: bool) -> None:
+    """Take the topmost patch off, the topmost N, or all above NAME; as quilt's command of this name."""
+    from pyggml.series.worktree.apply import pop_patches, unapply_series
+
+    _one_of(which, everything)
+    project = current_project()
+    _moved(
+        unapply_series(project, pin) if everything else pop_patches(project, which, pin), as_json, "unapplied"
+    )
+
+
+def _one_of(which: str | None, everything: bool) -> None:
+    if which and everything:
+        raise UsageError(f"{which} and --all contradict each other", "Give one of them.")
+
+
+@patch.command()
 @click.argument("name")
 @click.option("--message", "-m", help="The commit message; by default a template to fill in.")
 @pin_option

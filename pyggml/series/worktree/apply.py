@@ -10,8 +10,9 @@ from pyggml.series.worktree.applied import applied_change, applied_series, outda
 from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import known_position, made_of_files, position
 from pyggml.series.worktree.session import Needs, Session, changing, require
+from pyggml.series.worktree.status import applied_count
 from pyggml.series.worktree.transaction import Transaction, publish
-from pyggml.series.worktree.workspace import Workspace
+from pyggml.series.worktree.workspace import Workspace, open_workspace
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,45 @@ def _move(session: Session, doing: str, at: int | None, wanted: int) -> ApplyRes
     )
     publish(work.project, work.git, change)
     return ApplyResult(work.pin.name, True, wanted, total, head, session.finished)
+
+
+def push_patches(project: Project, wanted: str | None = None, pin_name: str | None = None) -> ApplyResult:
+    """Apply the next patch, the next N, or all up to one, as quilt's `push`.
+
+    Args:
+        wanted: a number of patches, or the name of the last one to apply; None for the next.
+
+    Raises:
+        PyggmlError: as `apply_series`; or all of the series is applied, or that patch is.
+    """
+    at, total, to = _counted(project, wanted, pin_name, 1)
+    if to <= at or to > total:
+        what = "all of the series is" if at == total else f"{at} of {total} patches are"
+        raise PyggmlError(f"{what} applied: there is nothing to push", "See: pyggml patch status")
+    return apply_series(project, pin_name, to)
+
+
+def pop_patches(project: Project, wanted: str | None = None, pin_name: str | None = None) -> ApplyResult:
+    """Take the topmost patch off, the topmost N, or all above one, as quilt's `pop`.
+
+    Args:
+        wanted: a number of patches, or the name of the one that is to be on top; None for the topmost.
+
+    Raises:
+        PyggmlError: as `unapply_series`; or fewer patches are applied, or that one is on top or not applied.
+    """
+    at, total, to = _counted(project, wanted, pin_name, -1)
+    if to >= at or to < 0:
+        what = "no patch is applied" if not at else f"{at} of {total} patches are applied"
+        raise PyggmlError(f"{what}: there is nothing to pop", "See: pyggml patch status")
+    return unapply_series(project, pin_name, to)
+
+
+def _counted(project: Project, wanted: str | None, pin_name: str | None, step: int) -> tuple[int, int, int]:
+    """How many patches are applied, how many there are, and how many are to be."""
+    work = open_workspace(project, pin_name)
+    at = applied_count(work)
+    number = wanted or "1"
+    if number.isascii() and number.isdigit():
+        return at, len(work.series.patches), at + step * int(number)
+    return at, len(work.series.patches), work.series.find(number)
