@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyggml.cli.common import LazyGroup, current_project, json_option, print_json, say
-from pyggml.cli.patch_output import note_untracked, pin_option, print_change
+from pyggml.cli.patch_output import note_untracked, pin_option, print_change, reopen_option
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.series.worktree.sequencer import EDITING, REBASING
 
@@ -195,6 +195,7 @@ def _one_of(which: str | None, everything: bool) -> None:
 @click.argument("name")
 @click.option("--message", "-m", help="The commit message; by default a template to fill in.")
 @pin_option
+@reopen_option
 @json_option
 def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
     """Make a patch NAME of the edits in the work tree, on top of the patches applied now.
@@ -211,6 +212,7 @@ def new(name: str, message: str | None, pin: str | None, as_json: bool) -> None:
 @patch.command()
 @click.argument("which")
 @pin_option
+@reopen_option
 @json_option
 def edit(which: str, pin: str | None, as_json: bool) -> None:
     """Stop at patch WHICH (number or name) to change it; `pyggml patch continue` goes on."""
@@ -249,6 +251,7 @@ def abort(as_json: bool) -> None:
     help="Accept patch files that were edited by hand, and record their trees anew.",
 )
 @pin_option
+@reopen_option
 @json_option
 def refresh(
     paths: tuple[str, ...], which: str | None, from_files: bool, pin: str | None, as_json: bool
@@ -279,6 +282,7 @@ def refresh(
 @click.argument("which")
 @click.argument("name")
 @pin_option
+@reopen_option
 @json_option
 def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
     """Give patch WHICH another NAME in the series; its commit stays the same."""
@@ -290,6 +294,7 @@ def rename(which: str, name: str, pin: str | None, as_json: bool) -> None:
 @patch.command()
 @click.argument("which")
 @pin_option
+@reopen_option
 @json_option
 def drop(which: str, pin: str | None, as_json: bool) -> None:
     """Remove patch WHICH from the series; the later ones move down."""
@@ -302,6 +307,7 @@ def drop(which: str, pin: str | None, as_json: bool) -> None:
 @click.argument("which")
 @click.argument("to", type=int)
 @pin_option
+@reopen_option
 @json_option
 def move(which: str, to: int, pin: str | None, as_json: bool) -> None:
     """Move patch WHICH to place TO of the series."""
@@ -380,6 +386,7 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 @click.option("--scissors", is_flag=True, help="Leave out what stands above a line `-- >8 --` in a message.")
 @click.option("--mboxrd", is_flag=True, help="In mailboxes, take one `>` off lines that begin with `>From `.")
 @pin_option
+@reopen_option
 @json_option
 def import_(
     files: tuple[Path, ...], strip: int | None, scissors: bool, mboxrd: bool, pin: str | None, as_json: bool

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import click
 
@@ -16,6 +17,23 @@ def pin_option(function: F) -> F:
     return click.option(
         "--pin", metavar="PIN", help="The pin; by default the default pin of vendor/pins.toml."
     )(function)
+
+
+def reopen_option(function: F) -> F:
+    """`--reopen`: take away the mark that a series is closed, then do what the command does."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, reopen: bool, **kwargs: Any) -> Any:
+        if reopen:
+            from pyggml.series.editing.closing import reopen_series
+
+            reopen_series(current_project(), kwargs.get("pin"))
+        return function(*args, **kwargs)
+
+    option = click.option(
+        "--reopen", is_flag=True, help="If the series is closed (series.toml), open it again first."
+    )
+    return cast("F", option(wrapper))
 
 
 def print_change(as_json: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

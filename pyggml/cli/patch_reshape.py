@@ -8,7 +8,14 @@ from typing import IO
 import click
 
 from pyggml.cli.common import current_project, json_option, print_json
-from pyggml.cli.patch_output import edited_message, given_message, message_options, pin_option, print_change
+from pyggml.cli.patch_output import (
+    edited_message,
+    given_message,
+    message_options,
+    pin_option,
+    print_change,
+    reopen_option,
+)
 from pyggml.errors import UsageError
 
 
@@ -16,6 +23,7 @@ from pyggml.errors import UsageError
 @click.argument("which")
 @message_options
 @pin_option
+@reopen_option
 @json_option
 def reword(
     which: str, message: tuple[str, ...], file: IO[str] | None, pin: str | None, as_json: bool
@@ -39,6 +47,7 @@ def reword(
 @click.option("--name", "-n", metavar="NAME", help="The name; by default that of the lowest patch.")
 @message_options
 @pin_option
+@reopen_option
 @json_option
 def squash(
     which: tuple[str, ...],
@@ -67,6 +76,7 @@ def squash(
 )
 @message_options
 @pin_option
+@reopen_option
 @json_option
 def split(
     which: str,
