@@ -32,6 +32,7 @@ COMMANDS = {
         "pyggml.cli.matrix:matrix",
         "Run every architecture on virtual devices and compare bit for bit.",
     ),
+    "clean": ("pyggml.cli.frontier:clean", "Remove what is kept to be quicker the next time."),
     "abi": ("pyggml.cli.abi:abi", "Show the C interface of a build, and compare two."),
 }
 

@@ -18,6 +18,7 @@ LAZY = {
     "rebase": ("pyggml.cli.rebase:rebase", "Rebase the series onto a newer pin."),
     "range-diff": ("pyggml.cli.rebase:range_diff", "Compare two series patch by patch."),
     "prove": ("pyggml.cli.prove:prove", "Run each patch's proof without the patch and with it."),
+    "frontier": ("pyggml.cli.frontier:frontier", "Find where in a row of upstream trees each patch breaks."),
     "bisect": ("pyggml.cli.prove:bisect", "Find the first patch at which a command's result changes."),
     "files": ("pyggml.cli.patch_contents:files", "List the files that a patch changes."),
     "diff": ("pyggml.cli.patch_contents:diff", "Show the diff of a patch, or what is in no patch yet."),

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Where a wanted file can be found: at a `path` on this machine, or at a `url`."""
+    """Where a wanted file can be found: at a `path` on this machine, or at a `url`.
+
+    Attributes:
+        yanked: the index asks not to use it any more.
+    """
 
     file: str
     path: Path | None = None
     url: str = ""
     sha256: str | None = None
     auth: tuple[str, str] | None = None
+    yanked: bool = False
 
     @property
     def place(self) -> str:
@@ -215,12 +220,12 @@ class PackageFinder:
             if local is not None:
                 # Only a page on this machine may link to files on this machine.
                 if base.scheme == "file" and local.is_file():
-                    yield Candidate(package.filename, path=local, sha256=digest)
+                    yield Candidate(package.filename, path=local, sha256=digest, yanked=package.is_yanked)
                 continue
             auth = None
             if base.username is not None and base.hostname == urlsplit(url).hostname:
                 auth = (unquote(base.username), unquote(base.password or ""))
-            yield Candidate(package.filename, url=url, sha256=digest, auth=auth)
+            yield Candidate(package.filename, None, url, digest, auth, package.is_yanked)
 
     def _at_url(self, url: str, is_index: bool, matches: Callable[[str], bool]) -> Iterator[Candidate]:
         import pypi_simple

@@ -162,7 +162,7 @@ def import_pin(project: Project, pins: Pins, pin: Pin, report: Progress, *, chec
     with _temporary_directory(project, pins) as temporary:
         git = _new_repository(temporary, pins, sharing=existing if have_repository else None)
         import_source(project, pins, pin, git, report)
-        commit, tree = _commit_and_tree(git, pin.ref) or ("", "")
+        commit, tree = commit_and_tree(git, pin.ref) or ("", "")
         if check and tree != pin.tree:
             raise PyggmlError(
                 f"pin {pin.name}: the source has tree {tree}, but vendor/pins.toml records {pin.tree}",
@@ -207,10 +207,11 @@ def _damaged(project: Project, pins: Pins, pin: Pin, details: list[str]) -> Pygg
 def _imported(project: Project, pins: Pins, pin: Pin) -> tuple[str, str] | None:
     """The imported commit and its tree."""
     git = repository(project, pins)
-    return _commit_and_tree(git, pin.ref) if git.git_dir.is_dir() else None
+    return commit_and_tree(git, pin.ref) if git.git_dir.is_dir() else None
 
 
-def _commit_and_tree(git: Git, ref: str) -> tuple[str, str] | None:
+def commit_and_tree(git: Git, ref: str) -> tuple[str, str] | None:
+    """The commit that `ref` points at and its tree; None if there is no such reference."""
     # for-each-ref also lists refs below `ref`, hence the name in its output.
     out = git.text("for-each-ref", "--format=%(refname) %(objectname) %(tree)", ref)
     for line in out.splitlines():

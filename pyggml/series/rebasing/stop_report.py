@@ -18,10 +18,11 @@ from pyggml.series.rebasing.state import KINDS
 from pyggml.series.stack.trees import parsed_tree_diff, renamed_paths, tree_reader
 from pyggml.series.worktree.sequencer import REBASING
 
-_CONFLICT = re.compile(
+CONFLICT_MARKS = re.compile(
     rb"^<<<<<<< [^\n]*\n(?P<ours>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)^=======\n(?P<theirs>.*?)^>>>>>>> [^\n]*$",
     re.MULTILINE | re.DOTALL,
 )
+"""A place that conflicts, with the marks of a merge that shows the base as well."""
 MARGIN = 3
 """How many lines from a hunk a change of upstream still counts as being under it."""
 
@@ -192,7 +193,7 @@ def _file(
             _text(match["base"]),
             _text(match["theirs"]),
         )
-        for match in _CONFLICT.finditer(content)
+        for match in CONFLICT_MARKS.finditer(content)
     )
     own = [diff for diff in diffs if old in (path_text(diff.old), path_text(diff.new))]
     changed = _under(git, stop, old, path, own, before)
@@ -217,12 +218,13 @@ def _under(git: Git, stop: RebaseStop, old: str, new: str, own: list[FileDiff], 
         if diff.new is None:
             return f"upstream removed {old} ({len(split_lines(before(old) or b''))} lines)\n"
         for hunk in diff.hunks:
-            if any(_touches(hunk, span) for span in spans):
+            if any(touches(hunk, span) for span in spans):
                 touching += [hunk.header(), *hunk.lines]
     return _text(b"".join(touching))
 
 
-def _touches(hunk: Hunk, span: tuple[int, int]) -> bool:
+def touches(hunk: Hunk, span: tuple[int, int]) -> bool:
+    """Whether the old side of `hunk` lies at the lines `span` (first, one after the last)."""
     return hunk.old_start < span[1] and span[0] < hunk.old_start + max(hunk.old_count, 1)
 
 
