@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from killer import run_and_kill
 from series_helpers import Sandbox
 
 from pyggml.errors import PyggmlError
@@ -22,9 +24,6 @@ from pyggml.series.worktree.apply import apply_series
 from pyggml.series.worktree.status import series_status
 from pyggml.series.worktree.undo import undo_last
 from tests import kill_points
-
-KILLER = Path(__file__).with_name("killer.py")
-
 
 WORDS = {
     "apply": "patch apply",
@@ -137,22 +136,15 @@ def test_killed_at_every_point(three: Sandbox, command: str, every: int, tmp_pat
         return Sandbox(Project(three.root))
 
     box = fresh("whole")
-    done = subprocess.run(
-        [sys.executable, str(KILLER), "0", str(box.root), *args], cwd=box.root, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    points = int(done.stderr.splitlines()[-1])
+    code, points = run_and_kill(0, box.root, *args)
     after = outcome(box)
-    assert before != after
+    assert code == 0 and before != after
     assert points > 15
     goes_on = command in ("apply", "pulled", "refresh")
     interrupted = 0
     for point in kill_points.chosen(range(1, points + 1), every):
         box = fresh(str(point))
-        killed = subprocess.run(
-            [sys.executable, str(KILLER), str(point), str(box.root), *args], cwd=box.root, capture_output=True
-        )
-        assert killed.returncode == -signal.SIGKILL
+        assert run_and_kill(point, box.root, *args)[0] == -signal.SIGKILL
         status = series_status(box.project)
         interrupted += status.interrupted is not None
         check_truth(box, before, after, WORDS[command])
@@ -179,16 +171,13 @@ def test_abort_takes_a_killed_continue_back(three: Sandbox, every: int, tmp_path
     edit_with_commits(three)
     base = tmp_path / "before"
     three.root.rename(base)
-    command = [sys.executable, str(KILLER), "0", str(three.root), "patch", "continue"]
     shutil.copytree(base, three.root, symlinks=True)
-    done = subprocess.run(command, cwd=three.root, capture_output=True, text=True)
+    points = run_and_kill(0, three.root, "patch", "continue")[1]
     decided = 0
-    for point in kill_points.chosen(range(1, int(done.stderr.splitlines()[-1]) + 1), every):
+    for point in kill_points.chosen(range(1, points + 1), every):
         shutil.rmtree(three.root)
         shutil.copytree(base, three.root, symlinks=True)
-        command[2] = str(point)
-        killed = subprocess.run(command, cwd=three.root, capture_output=True)
-        assert killed.returncode == -signal.SIGKILL
+        assert run_and_kill(point, three.root, "patch", "continue")[0] == -signal.SIGKILL
         status = series_status(three.project)
         if status.interrupted is None and status.operation is None:
             continue  # it was complete: nothing is left to give up
@@ -201,6 +190,69 @@ def test_abort_takes_a_killed_continue_back(three: Sandbox, every: int, tmp_path
         undo_last(three.project)
         assert "twin_y(" in (three.tree / "src/named.c").read_text()
     assert decided * every >= 3
+
+
+def pulled(box: Sandbox) -> None:
+    """A pull has changed the files of patches that are applied, and an edit is made on the old ones."""
+    prepare(box, "pulled")
+    box.replace("src/named.c", "twin_a(", "twin_z(")
+
+
+def conflict(box: Sandbox) -> None:
+    box.ok("patch", "edit", "first")
+    box.replace("src/scale.c", "line 20\n", "line zwanzig\n")
+
+
+def link_out(box: Sandbox) -> None:
+    (box.tree / "link").symlink_to("../outside")
+    box.git("add", "link")
+
+
+# For every loss that has been seen once: what comes before, the command, and the exit code it has.
+LOSSES: dict[str, tuple[Callable[[Sandbox], object], str, int]] = {
+    "commit in the middle": (edit_with_commits, "patch continue", 0),
+    "followed pull": (lambda box: prepare(box, "pulled"), "patch apply", 0),
+    "refused pull": (pulled, "patch refresh", 1),
+    "stop": (conflict, "patch continue", 3),
+    "abort": (edit_with_commits, "patch abort", 0),
+    "refresh": (lambda box: prepare(box, "refresh"), "patch refresh", 0),
+    "link": (link_out, "patch new link", 1),
+    "drop": (lambda box: None, "patch drop first", 0),
+    "move": (lambda box: None, "patch move third 1", 0),
+    "rename": (lambda box: None, "patch rename second zwei", 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_undo_after_a_kill_at_every_point(three: Sandbox, loss: str, tmp_path: Path) -> None:
+    step, command, code = LOSSES[loss]
+    args = command.split()
+    step(three)
+    before = outcome(three)
+    base = tmp_path / "before"
+    three.root.rename(base)
+    shutil.copytree(base, three.root, symlinks=True)
+    ended, points = run_and_kill(0, three.root, *args)
+    after = outcome(three)
+    assert ended == code
+    assert (before == after) == (code == 1)
+    decided = 0
+    for point in range(1, points + 1):
+        shutil.rmtree(three.root)
+        shutil.copytree(base, three.root, symlinks=True)
+        assert run_and_kill(point, three.root, *args)[0] == -signal.SIGKILL
+        status = series_status(three.project)
+        done = status.interrupted is not None or (outcome(three) == after and code != 1)
+        decided += done
+        back = three.pyggml("undo")
+        if not done and back.code == 0:  # that was the command before
+            three.ok("undo", "--redo")
+        assert back.code == 0 or not done, f"point {point}: {back.err}"
+        # Edits that come back are staged.
+        found = outcome(three)[:-1]
+        assert found == before[:-1], f"point {point}: {differing(found, before[:-1])}"
+    assert (decided > 3) == (code != 1)
 
 
 @kill_points.every
