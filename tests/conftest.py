@@ -45,6 +45,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="which third of the kill points to take; slow tests take all",
     )
+    group.addoption(
+        "--walks", type=int, default=50, metavar="N", help="how many random walks to take (a slow test)"
+    )
+    group.addoption("--walk-seed", type=int, default=0, metavar="N", help="which random walks")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
