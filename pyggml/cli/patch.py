@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -386,11 +387,27 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
 )
 @click.option("--scissors", is_flag=True, help="Leave out what stands above a line `-- >8 --` in a message.")
 @click.option("--mboxrd", is_flag=True, help="In mailboxes, take one `>` off lines that begin with `>From `.")
+@click.option(
+    "--directory", metavar="DIR", default="", help="Put DIR in front of every path, as `git am` does."
+)
+@click.option(
+    "--replace",
+    "replaced",
+    metavar="NAME",
+    help="Put the one patch in the place of NAME, the later ones on top.",
+)
 @pin_option
 @reopen_option
 @json_option
 def import_(
-    files: tuple[Path, ...], strip: int | None, scissors: bool, mboxrd: bool, pin: str | None, as_json: bool
+    files: tuple[Path, ...],
+    strip: int | None,
+    scissors: bool,
+    mboxrd: bool,
+    directory: str,
+    replaced: str | None,
+    pin: str | None,
+    as_json: bool,
 ) -> None:
     """Import patches, in order, on top of the series.
 
@@ -398,8 +415,16 @@ def import_(
     numbered patches. Nothing is guessed: a hunk that fits in several places is refused, and so are paths that
     can be read with a prefix and without one, and a mail with text between its diffs.
     """
-    from pyggml.series.exchange.import_patches import import_patches
+    from pyggml.series.exchange.import_patches import import_patches, replace_patch
     from pyggml.series.patchfile.foreign import Reading
 
-    reading = Reading(strip, scissors, mboxrd)
-    print_change(as_json, import_patches, current_project(), files, pin, reading)
+    below = posixpath.normpath(directory) if directory else "."
+    if below.startswith(("/", "..")):
+        raise UsageError(
+            f"{directory} is outside the source", "Give a directory of the source, e.g. --directory ggml"
+        )
+    reading = Reading(strip, scissors, mboxrd, "" if below == "." else below)
+    if replaced:
+        print_change(as_json, replace_patch, current_project(), replaced, files, pin, reading)
+    else:
+        print_change(as_json, import_patches, current_project(), files, pin, reading)

@@ -8,20 +8,25 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.editing.publish import SeriesChange, publish_series, top
+from pyggml.series.editing.publish import SeriesChange, begin, pick_and_publish, publish_series, top
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.foreign import Reading, read_foreign
 from pyggml.series.patchfile.hunks import changed_runs
 from pyggml.series.patchfile.mail import NamedPatch, PatchMail, read_patch
 from pyggml.series.stack.commits import apply_patches
+from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, slug
 from pyggml.series.worktree.files import work_tree_state
+from pyggml.series.worktree.position import refuse_outdated
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.workspace import Workspace
 
 
 def import_patches(
-    project: Project, paths: tuple[Path, ...], pin_name: str | None = None, reading: Reading | None = None
+    project: Project,
+    paths: tuple[Path, ...],
+    pin_name: str | None = None,
+    reading: Reading | None = None,
 ) -> SeriesChange:
     """Put patches on top of the series, in order, all of them or none.
 
@@ -54,10 +59,49 @@ def import_patches(
         return publish_series(work, "patch import", entries, len(entries), work_tree_state(work.git))
 
 
-def _refuse_known(work: Workspace, foreign: Sequence[NamedPatch]) -> None:
-    """Refuse a patch that the series has: the same message, and the same lines removed and added."""
+def replace_patch(
+    project: Project,
+    wanted: str,
+    paths: tuple[Path, ...],
+    pin_name: str | None = None,
+    reading: Reading | None = None,
+) -> SeriesChange:
+    """Put the one patch in `paths` in the place of a patch of the series; the later ones go back on top.
+
+    Name, purpose and proofs of the patch stay.
+
+    Raises:
+        PyggmlError: no such patch, not exactly one in `paths`, or it does not apply there, as `import_patches`.
+        StoppedError: a later patch conflicts.
+    """
+    foreign = read_foreign(paths, reading)
+    with changing(
+        project, f"patch import --replace {wanted}", pin_name, Needs.SETTLED | Needs.OWN_PIN
+    ) as session:
+        work = session.work
+        refuse_outdated(work)
+        number = work.series.find(wanted)
+        if len(foreign) != 1:
+            raise PyggmlError(
+                f"--replace takes one patch, there are {len(foreign)}", "Import the others without --replace."
+            )
+        name, stack = work.series.patches[number - 1].name, work.stack()
+        _refuse_known(work, foreign, besides=number)
+        done = list(zip(work.series.patches[: number - 1], stack[: number - 1], strict=True))
+        parent, below = top(work, done)
+        (commit,) = apply_patches(work.git, parent, below, foreign)
+        old, *later = series_picks(work.series, stack, range(number, len(stack) + 1))
+        new = Pick(old.patch, commit.author, commit.message, (TreeDelta(below, commit.tree),))
+        tree = work_tree_state(work.git)
+        operation = begin(work, f"patch import --replace {name}", "edit", session.applied, tree)
+        return pick_and_publish(work, operation, done, [new, *later], tree)
+
+
+def _refuse_known(work: Workspace, foreign: Sequence[NamedPatch], besides: int = 0) -> None:
+    """Refuse a patch that the series has, but for number `besides`: the same message and the same changed lines."""
     mails = [read_patch(work.patch_file(n), p.name) for n, p in enumerate(work.series.patches, 1)]
-    names = {_content(mail): patch.name for mail, patch in zip(mails, work.series.patches, strict=True)}
+    pairs = enumerate(zip(mails, work.series.patches, strict=True), 1)
+    names = {_content(mail): patch.name for number, (mail, patch) in pairs if number != besides}
     for patch in foreign:
         content = _content(patch.mail)
         if content is not None and content in names:

@@ -110,6 +110,11 @@ class FileDiff:
         """Where the file is before the patch; a created file's path is the new one."""
         return path_text(self.new if self.old is None else self.old)
 
+    def under(self, prefix: bytes) -> FileDiff:
+        """The same with `prefix` in front of its paths; only `exact_lines` has it, the header stays."""
+        old, new = (None if path is None else prefix + path for path in (self.old, self.new))
+        return replace(self, old=old, new=new)
+
     def lines(self) -> list[bytes]:
         """The diff of this file, line by line."""
         hunks = [line for hunk in self.hunks for line in (hunk.header(), *hunk.lines)]

@@ -40,12 +40,14 @@ class Reading:
     Attributes:
         strip: leading path components to drop (`-p`); None to find out.
         scissors: leave out what stands above a scissors line in a message.
+        directory: what to put in front of every path (`--directory`), relative to the source.
         mboxrd: take one `>` off the lines of a mailbox that begin with `>From `.
     """
 
     strip: int | None = None
     scissors: bool = False
     mboxrd: bool = False
+    directory: str = ""
 
 
 def read_foreign(paths: tuple[Path, ...], reading: Reading | None = None) -> list[NamedPatch]:
@@ -138,7 +140,9 @@ def _read_file(path: Path, reading: Reading, *, quilt: bool = False) -> list[Nam
             )
         _refuse_quoted_diff(read, label, strict=is_mail and not quilt)
         title = path.name if len(mails) == 1 else read.subject
-        patches.append(NamedPatch(label, read, title, reading.strip, 1 if quilt else None))
+        patches.append(
+            NamedPatch(label, read, title, reading.strip, 1 if quilt else None, directory=reading.directory)
+        )
     return patches
 
 

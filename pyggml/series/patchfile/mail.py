@@ -76,6 +76,7 @@ class NamedPatch:
         title: what its name in a series is made of.
         strip: leading path components to drop; None to find that out from the patch and the tree.
         usual_strip: what to take if neither says; None to refuse the patch then.
+        directory: what to put in front of every path; empty for the source's own root.
         tree: the tree that it must give; empty if none is recorded.
     """
 
@@ -85,6 +86,7 @@ class NamedPatch:
     strip: int | None = 1
     usual_strip: int | None = None
     tree: str = ""
+    directory: str = ""
 
 
 def read_patch(data: bytes, name: str) -> PatchMail:

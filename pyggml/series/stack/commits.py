@@ -122,11 +122,13 @@ def _apply_recorded(index: Git, tree: str, patch: NamedPatch) -> str:
 
 def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
     """The tree that `patch` makes of `tree`, which is in the index; afterwards the new tree is."""
+    prefix = f"{patch.directory}/" if patch.directory else ""
     try:
         strip = patch.strip
         if strip is None:
-            strip = find_strip(patch.mail.diff, path_kinds(index, tree), patch.usual_strip)
-        diffs = parse_diff(patch.mail.diff, strip)
+            kinds = path_kinds(index, tree)
+            strip = find_strip(patch.mail.diff, lambda path: kinds(f"{prefix}{path}"), patch.usual_strip)
+        diffs = tuple(diff.under(prefix.encode()) for diff in parse_diff(patch.mail.diff, strip))
         if not diffs:
             raise PyggmlError("there is no diff in it", "The file is truncated or empty: restore it.")
         exact, _ = place_all(diffs, tree_reader(index, tree))
