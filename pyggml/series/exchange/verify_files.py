@@ -10,6 +10,7 @@ from pyggml.project import Project
 from pyggml.series.patchfile.mail import NamedPatch, read_patch
 from pyggml.series.stack.commits import apply_patches
 from pyggml.series.stack.format_patch import format_patch, format_patches
+from pyggml.series.stack.series_file import series_patches
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 
 
@@ -38,7 +39,11 @@ def _verify_all(work: Workspace) -> SeriesCheck:
     Raises:
         PyggmlError: there is a fault somewhere.
     """
-    stack = work.stack()
+    # Every hunk is placed, as if no tree were recorded: one that fits in several places is a fault.
+    files = series_patches(work.directory, work.series, recorded=False)
+    stack = list(apply_patches(work.git, work.base, work.series.base, files))
+    if [commit.tree for commit in stack] != [patch.tree for patch in work.series.patches]:
+        raise PyggmlError("a patch gives another tree than the series records")
     format_patches(work.git, stack)
     rows = tuple(
         FileCheck(number, patch.file(number), True, f"tree {patch.tree[:12]}, commit {commit.id[:12]}")

@@ -78,7 +78,8 @@ def format_patches(git: Git, commits: Sequence[Commit], *, numbered: bool = Fals
         with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
             number = "--numbered" if numbered else "--no-numbered"
             git.run(*_FORMAT, number, "-o", scratch, f"{commits[0].parent}..{commits[-1].id}")
-            made = [path.read_bytes() for path in sorted(Path(scratch).iterdir())]
+            names = sorted(Path(scratch).iterdir(), key=lambda path: int(path.name.partition("-")[0]))
+            made = [path.read_bytes() for path in names]
     # A commit that changes nothing has no file.
     if len(made) != len(commits):
         made = [b""] * len(commits)
