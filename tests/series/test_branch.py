@@ -178,21 +178,60 @@ def test_a_rebase_that_edits_rewords_and_adds(quartet: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "squashed", "lines"),
+    ("lines", "wanted"),
     [
-        ("third", False, ("pick %1", "pick %2", "pick %4")),
-        ("third", True, ("pick %1", "pick %2", "fixup %3", "pick %4")),
-        ("fourth", True, ("pick %1", "pick %2", "pick %3", "fixup %4")),
+        (
+            ("pick %1", "pick %2", "fixup %3", "pick %4"),
+            {"first": FIRST, "second": THIRD + SECOND, "fourth": FOURTH},
+        ),
+        (
+            ("pick %1", "pick %2", "pick %3", "squash %4"),
+            {"first": FIRST, "second": SECOND, "third": THIRD + FOURTH},
+        ),
+        (
+            ("pick %4", "pick %1", "squash %2", "squash %3"),
+            {"fourth": FOURTH, "first": THIRD + FIRST + SECOND},
+        ),
+        (
+            ("pick %4", "squash %1", "exec git -c user.name=B -c user.email=b@c commit -q --amend --reset-author "
+             "-m 'own : all new'", "pick %2", "pick %3"),
+            {"first": FOURTH + FIRST, "second": SECOND, "third": THIRD},
+        ),
     ],
-)
-def test_a_patch_that_a_rebase_took_out_or_squashed_is_never_lost(
-    quartet: Sandbox, gone: str, squashed: bool, lines: tuple[str, ...]
+)  # fmt: skip
+def test_squashed_commits_squash_their_patches(
+    quartet: Sandbox, lines: tuple[str, ...], wanted: dict[str, str]
 ) -> None:
+    described = quartet.files()["series.toml"].decode()
+    for name in ("first", "second", "third", "fourth"):
+        head, tail = described.split(f'name = "{name}"')
+        described = f'{head}name = "{name}"' + tail.replace("proof = []", f'proof = ["t.py::{name}"]', 1)
+    (quartet.patches / "series.toml").write_text(described)
+    before = quartet.files()
     rebase(quartet, *lines)
+    tree, subjects = quartet.git("rev-parse", "HEAD^{tree}"), quartet.git("log", "--format=%B", "pin/one..")
+    done = quartet.ok("patch", "refresh")
+    found = by_name(quartet)
+    assert list(found) == list(wanted)
+    assert {n: sorted(text.splitlines()) for n, text in found.items()} == {
+        n: sorted(text.splitlines()) for n, text in wanted.items()
+    }
+    assert "is part of" in done.out
+    assert quartet.git("rev-parse", "HEAD^{tree}") == tree
+    assert quartet.git("log", "--format=%B", "pin/one..") == subjects
+    toml = quartet.files()["series.toml"].decode()
+    assert all(toml.count(f"t.py::{name}") == 1 for name in ("first", "second", "third", "fourth"))
+    check_applied(quartet, done.out, len(wanted))
+    quartet.ok("undo")
+    assert quartet.files() == before
+
+
+def test_a_patch_that_a_rebase_took_out_is_never_lost(quartet: Sandbox) -> None:
+    rebase(quartet, "pick %1", "pick %2", "pick %4")
     before = quartet.state()
     tree = quartet.git("rev-parse", "HEAD^{tree}")
     told = quartet.refused("patch", "refresh")
-    assert f"({gone}) is not among the commits any more" in told
+    assert "(third) is not among the commits any more" in told
     assert quartet.state() == before
     # The way out that it names works.
     for command in told.split("there: ")[1].split(". Then")[0].split("; "):
@@ -202,7 +241,7 @@ def test_a_patch_that_a_rebase_took_out_or_squashed_is_never_lost(
     assert quartet.git("rev-parse", "HEAD^{tree}") == tree
     lines_left = "".join(by_name(quartet).values())
     assert all(part in lines_left for part in (FIRST, SECOND, FOURTH))
-    assert (THIRD in lines_left) is squashed
+    assert THIRD not in lines_left
     check_applied(quartet, done.out, 3)
 
 

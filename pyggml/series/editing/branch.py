@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyggml.errors import PyggmlError
 from pyggml.series.editing.match import CommitDelta, match_commits
+from pyggml.series.editing.squash import merged_entry
 from pyggml.series.patchfile.mail import Identity, clean_message
 from pyggml.series.stack.commits import Commit
 from pyggml.series.stack.history import read_chain, read_commit
@@ -28,11 +29,13 @@ class BranchSeries:
         done: the patches at the bottom that have not changed, with their commits.
         picks: all the others, in order; those that are not applied come last.
         applied: how many patches are applied.
+        notes: what the user should know, a sentence each.
     """
 
     done: list[tuple[Patch, Commit]]
     picks: list[Pick]
     applied: int
+    notes: tuple[str, ...] = ()
 
 
 def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
@@ -57,19 +60,29 @@ def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
     # Without a record, a patch below one that is there counts as applied.
     was = len(old) if before else max(matched.values(), default=-1)
     below = work.head_tree
-    if not made_of_files(work):
-        _refuse_missing(work, set(matched.values()), was, below)
+    squashed = {} if made_of_files(work) else _find_squashed(work, changes, matched, was, below)
     taken = {patch.name for patch in work.series.patches}
     picks: list[Pick] = []
+    notes: list[str] = []
     for index, change in enumerate(changes):
         commit, number = change.commit, matched.get(index)
-        if number is None:
+        inside = [work.series.patches[n] for n in squashed.get(index, ())]
+        if number is None and inside:
+            patch, author, message = inside.pop(0), commit.author, commit.message
+        elif number is None:
             patch = Patch(slug(commit.subject.split(" : ", 1)[-1], taken), commit.tree)
             taken.add(patch.name)
             author, message = commit.author, commit.message
         else:
             patch = work.series.patches[number]
             author, message = _merge_message(work, patch, old[number : number + 1], stack[number], commit)
+        if inside:
+            names = " and ".join(other.name for other in inside)
+            notes.append(
+                f"{names} is part of {patch.name} now, as in commit {commit.id[:12]}; its file is gone"
+            )
+            patch, more = merged_entry([patch, *inside])
+            notes += more
         folded = Pick(patch, author, message, (change.delta,))
         for fixup in fixups.get(index, ()):
             folded = _fold(folded, fixup)
@@ -81,7 +94,8 @@ def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
                 "Make a patch of them: pyggml patch new NAME",
             )
         picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, TreeDelta(below, tree)))
-    later = [number for number in range(1, total + 1) if number - 1 not in matched.values()]
+    placed = {*matched.values(), *(n for numbers in squashed.values() for n in numbers)}
+    later = [number for number in range(1, total + 1) if number - 1 not in placed]
     applied = len(picks) + sum(number <= wanted for number in later)
     picks += series_picks(work.series, stack, later)
     recorded = series_picks(work.series, stack, range(1, total + 1))
@@ -89,7 +103,7 @@ def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
     while same < min(len(picks), total) and picks[same] == recorded[same]:
         same += 1
     done = list(zip(work.series.patches[:same], stack[:same], strict=True))
-    return BranchSeries(done, picks[same:], applied)
+    return BranchSeries(done, picks[same:], applied, tuple(notes))
 
 
 def _read_changes(work: Workspace) -> tuple[list[CommitDelta], dict[int, list[CommitDelta]]]:
@@ -133,15 +147,28 @@ def _fold(pick: Pick, fixup: CommitDelta) -> Pick:
     return replace(pick, message=message, deltas=(*pick.deltas, fixup.delta))
 
 
-def _refuse_missing(work: Workspace, present: set[int], was: int, tree: str) -> None:
-    """Refuse if a patch that was applied has been taken out of the branch, or folded into another.
+def _find_squashed(
+    work: Workspace, changes: Sequence[CommitDelta], matched: Mapping[int, int], was: int, tree: str
+) -> dict[int, list[int]]:
+    """The applied patches that are part of another commit now, as after a squash or fixup of `git rebase -i`.
 
     Patches above all others that are gone were reset away: they stay in the series, unless their change is
     in the tree `tree` of the others.
+
+    Returns:
+        index of the commit to the indices of the patches that it took in.
+
+    Raises:
+        PyggmlError: a patch that was applied has been taken out of the branch, or cannot be found in one commit.
     """
+    present, squashed = set(matched.values()), dict[int, list[int]]()
     last = max((number for number in present if number < was), default=-1)
     for missing in sorted(set(range(was)) - present):
         patch, trees = work.series.patches[missing], work.series.trees
+        taker = _taker(work, changes, TreeDelta(trees[missing], trees[missing + 1]))
+        if taker is not None:
+            squashed.setdefault(taker, []).append(missing)
+            continue
         if missing < last:
             where = "but a later one is"
         elif merge(work.git, trees[missing], tree, trees[missing + 1]).tree == tree:
@@ -156,6 +183,20 @@ def _refuse_missing(work: Workspace, present: set[int], was: int, tree: str) -> 
             f"{work.git.work_tree}: patch {missing + 1} ({patch.name}) is not among the commits any more, {where}",
             f"If you mean to remove it, there: {way}. Then: pyggml patch refresh",
         )
+    return squashed
+
+
+def _taker(work: Workspace, changes: Sequence[CommitDelta], patch: TreeDelta) -> int | None:
+    """The index of the commit after which the change of `patch` is in the tree, and before which it is not."""
+
+    def has(tree: str) -> bool:
+        merged = merge(work.git, patch.old, tree, patch.new)
+        return not merged.stages and merged.tree == tree
+
+    for index, change in enumerate(changes):
+        if has(change.delta.new):
+            return None if has(change.delta.old) else index
+    return None
 
 
 def _merge_message(

@@ -117,7 +117,8 @@ def continue_operation(project: Project) -> SeriesChange:
             return _finish_new(work, operation, tree)
         branch = read_branch(work, tree, operation.applied)
         operation = replace(operation, applied=branch.applied)
-        return pick_and_publish(work, operation, branch.done, branch.picks, tree)
+        change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
+        return replace(change, notes=branch.notes)
 
 
 def abort_operation(project: Project) -> SeriesChange:
@@ -186,7 +187,8 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
             return publish_series(work, doing, _reread(work), session.applied, tree)
         branch = read_branch(work, tree)
         operation = begin(work, doing, "edit", branch.applied, tree)
-        return pick_and_publish(work, operation, branch.done, branch.picks, tree)
+        change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
+        return replace(change, notes=branch.notes)
 
 
 def _refuse_outdated(work: Workspace, operation: Operation) -> None:
