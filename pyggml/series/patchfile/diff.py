@@ -172,7 +172,9 @@ def path_text(path: bytes | None) -> str:
 
 def split_lines(data: bytes) -> list[bytes]:
     """Lines with their newlines; only `\\n` ends a line."""
-    return [line for line in re.split(rb"(?<=\n)", data) if line]
+    *whole, rest = data.split(b"\n")
+    lines = [line + b"\n" for line in whole]
+    return [*lines, rest] if rest else lines
 
 
 def parse_diff(data: bytes, strip: int = 1) -> tuple[FileDiff, ...]:
