@@ -16,6 +16,7 @@ CLOSED = "closed"
 """The key that closes a series; its text says why."""
 _FILE = re.compile(r"(\d{4})-([a-z0-9][a-z0-9._-]*)\.patch")
 PATCH_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_CONFLICT = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
 _TREE = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -144,12 +145,20 @@ def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
     """The content of a TOML file; `missing` if there is no such file.
 
     Raises:
-        PyggmlError: it is not valid TOML.
+        PyggmlError: it is not valid TOML, or a merge left conflict marks in it.
     """
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if mark := _CONFLICT.search(text):
+            line = text.count("\n", 0, mark.start()) + 1
+            raise PyggmlError(
+                f"{path}:{line}: a merge left conflict marks",
+                "Keep the entries of both sides, number them and their files in order, "
+                "then: pyggml patch refresh --from-files",
+            )
+        return tomllib.loads(text)
     except FileNotFoundError:
         return missing
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

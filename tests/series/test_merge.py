@@ -1,0 +1,74 @@
+"""Two branches of the user's project that each add a patch, merged with git."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from series_helpers import Sandbox
+
+
+def git(box: Sandbox, *args: str) -> int:
+    """Plain git in the user's project; its exit code."""
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    return subprocess.run(["git", *who, *args], cwd=box.root, capture_output=True).returncode
+
+
+@pytest.fixture
+def merged(three: Sandbox) -> Sandbox:
+    """The project in the middle of a merge: both sides have added a fourth patch."""
+    assert git(three, "init", "-q", "-b", "main") == 0
+    git(three, "add", "patches")
+    assert git(three, "commit", "-qm", "three patches") == 0
+    assert git(three, "branch", "theirs") == 0
+    three.patch("of-main", "run.sh", "exit 0\n", "exit 1\n")
+    git(three, "add", "patches")
+    assert git(three, "commit", "-qm", "main") == 0
+    assert git(three, "checkout", "-q", "theirs") == 0
+    three.ok("patch", "apply")
+    three.patch("of-theirs", "src/named.c", "twin_a(", "twin_z(")
+    git(three, "add", "patches")
+    assert git(three, "commit", "-qm", "theirs") == 0
+    assert git(three, "checkout", "-q", "main") == 0
+    three.ok("patch", "apply")
+    assert git(three, "merge", "theirs") == 1
+    return three
+
+
+def test_conflict_marks_are_named(merged: Sandbox) -> None:
+    series = merged.patches / "series.toml"
+    line = 1 + next(
+        n for n, text in enumerate(series.read_text().splitlines()) if text.startswith("<<<<<<< ")
+    )
+    before = merged.state()
+    for args in (
+        ("list",),
+        ("status",),
+        ("apply",),
+        ("verify",),
+        ("drop", "first"),
+        ("refresh", "--from-files"),
+    ):
+        told = merged.refused("patch", *args)
+        assert f"series.toml:{line}: a merge left conflict marks" in told
+        assert "refresh --from-files" in told
+    assert merged.state() == before
+
+
+def test_the_way_out_that_is_named_works(merged: Sandbox) -> None:
+    """Entries of both sides, numbered: the trees come from the files."""
+    series = merged.patches / "series.toml"
+    assert git(merged, "checkout", "--ours", "patches/one/series.toml") == 0
+    entry = """
+[[patch]]
+name = "of-theirs"
+file = "0005-of-theirs.patch"
+tree = "{}"
+"""
+    series.write_text(series.read_text() + entry.format("0" * 40))
+    (merged.patches / "0004-of-theirs.patch").rename(merged.patches / "0005-of-theirs.patch")
+    merged.ok("patch", "refresh", "--from-files")
+    assert merged.ok("patch", "verify").code == 0
+    merged.ok("patch", "apply")
+    status = merged.status()
+    assert (status["state"], status["applied"], status["total"]) == ("applied", 5, 5)
