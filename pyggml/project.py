@@ -84,6 +84,31 @@ class Project:
         finally:
             lock.release()
 
+    @contextlib.contextmanager
+    def lock_part(self, part: str, busy: str) -> Iterator[Path]:
+        """Lock a folder of the state directory; the rest of the project stays usable.
+
+        Args:
+            busy: the error message if another process works there.
+
+        Yields:
+            the folder.
+
+        Raises:
+            PyggmlError: another process works there.
+        """
+        import filelock
+
+        place = self.make_state_dir() / part
+        place.mkdir(exist_ok=True)
+        try:
+            with filelock.FileLock(place / "lock", timeout=1):
+                yield place
+        except filelock.Timeout as error:
+            raise PyggmlError(
+                busy, "Wait until it has finished, or stop it, and run the command again."
+            ) from error
+
 
 def is_project(directory: Path) -> bool:
     return (directory / "vendor" / "pins.toml").is_file() and (directory / "patches").is_dir()

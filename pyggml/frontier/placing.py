@@ -12,7 +12,7 @@ from pyggml.frontier.answers import Answers
 from pyggml.git import Git
 from pyggml.series.rebasing.decisions import LABELS
 from pyggml.series.rebasing.stop_report import CONFLICT_MARKS
-from pyggml.series.stack.commits import scratch_index
+from pyggml.series.stack.commits import tree_with
 from pyggml.series.stack.merge import MergeResult, merge
 from pyggml.series.stack.trees import tree_reader
 
@@ -142,21 +142,18 @@ def without_conflicts(git: Git, merged: MergeResult, ours: str) -> str:
     """
     read = tree_reader(git, merged.tree)
     stages = {(stage.path, stage.stage): stage for stage in merged.stages}
-    rows = []
+    entries: dict[str, tuple[str, str] | None] = {}
     for path in merged.paths:
         mine = stages.get((path, 2))
         content, count = _MARKED.subn(rb"\g<ours>", read(path) or b"")
         if mine is None:
-            rows.append(f"0 {'0' * 40}\t{path}")
+            entries[path] = None
         elif count and (path, 1) in stages and (path, 3) in stages:
             blob = git.text("hash-object", "-w", "--stdin", stdin=content)
-            rows.append(f"{mine.mode} {blob}\t{path}")
+            entries[path] = (mine.mode, blob)
         else:
-            rows.append(f"{mine.mode} {mine.blob}\t{path}")
-    with scratch_index(git, merged.tree) as index:
-        data = "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
-        index.run("update-index", "-z", "--index-info", stdin=data)
-        return index.text("write-tree")
+            entries[path] = (mine.mode, mine.blob)
+    return tree_with(git, merged.tree, entries)
 
 
 def _read(answer: Any) -> Placed | None:

@@ -11,8 +11,8 @@ from pyggml.errors import PyggmlError
 from pyggml.frontier.answers import Answers
 from pyggml.frontier.collision import Collision, ContainedHunk, contained_in, explain
 from pyggml.frontier.placing import APPLIES, GONE, Change, Placed, Placer, make_changes
-from pyggml.frontier.search import Bracket, bisect
 from pyggml.project import Project
+from pyggml.prove.search import Bracket, bisect
 from pyggml.series.worktree.workspace import Workspace
 from pyggml.upstream.ladder import Ladder
 from pyggml.upstream.tree_store import LadderTree, TreeStore, UnusableTreeError
@@ -123,18 +123,9 @@ def frontier_lock(project: Project) -> Iterator[None]:
     Raises:
         PyggmlError: another process works there.
     """
-    import filelock
-
-    place = project.make_state_dir() / "frontier"
-    place.mkdir(exist_ok=True)
-    try:
-        with filelock.FileLock(place / "lock", timeout=1):
-            yield
-    except filelock.Timeout as error:
-        raise PyggmlError(
-            "another `pyggml patch frontier` or `pyggml clean` is at work in this project",
-            "Wait until it has finished, or stop it, and run the command again.",
-        ) from error
+    busy = "another `pyggml patch frontier` or `pyggml clean` is at work in this project"
+    with project.lock_part("frontier", busy):
+        yield
 
 
 def find_frontier(

@@ -1,7 +1,8 @@
 """Many objects read and written with two processes: one that reads while the work is done, one that writes it all.
 
 A process for every blob, tree and commit is what makes a series of hundreds slow. Here objects are made in memory, with
-the ids that git gives them, and written as one pack; nothing refers to them before `flush`.
+the ids that git gives them, and written as one pack; nothing refers to them before `flush`. The ids are SHA-1, as in
+every repository that pyggml makes.
 """
 
 from __future__ import annotations
@@ -41,32 +42,23 @@ class ObjectStore:
     _new: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     _trees: dict[str, Mapping[bytes, Entry]] = field(default_factory=dict)
 
-    def read(self, name: str) -> tuple[str, bytes] | None:
-        """The kind and the content of the object `name` (an id, or anything of git's without a newline), or None."""
-        if name in self._new:
-            return self._new[name]
-        if "\n" in name:
-            return None
-        stdin, stdout = self._streams
-        stdin.write(name.encode("utf-8", "surrogateescape") + b"\n")
-        stdin.flush()
-        head = stdout.readline().rsplit(b" ", 2)
-        if len(head) != 3 or not head[2].strip().isdigit():
-            return None
-        content = stdout.read(int(head[2]))
-        stdout.read(1)
-        return head[1].decode("ascii"), content
-
-    def content(self, blob: str) -> bytes:
-        """The content of a blob.
+    def content(self, made: str) -> bytes:
+        """The content of the object with the id `made`.
 
         Raises:
             PyggmlError: the repository lacks it.
         """
-        found = self.read(blob)
-        if found is None:
-            raise PyggmlError(f"{self.git.git_dir}: object {blob} is missing", "Check it with: git fsck")
-        return found[1]
+        if made in self._new:
+            return self._new[made][1]
+        stdin, stdout = self._streams
+        stdin.write(made.encode("ascii") + b"\n")
+        stdin.flush()
+        size = stdout.readline().split()[-1]
+        if not size.isdigit():
+            raise PyggmlError(f"{self.git.git_dir}: object {made} is missing", "Check it with: git fsck")
+        content = stdout.read(int(size))
+        stdout.read(1)
+        return content
 
     def write(self, kind: str, content: bytes) -> str:
         """Make an object; returns its id. It is in the repository after `flush`."""
@@ -179,11 +171,6 @@ def open_objects(git: Git) -> Iterator[ObjectStore]:
         store = ObjectStore(git, streams)
         yield store
         store.flush()
-
-
-def has_sha1(git_id: str) -> bool:
-    """Whether ids like this one are SHA-1; the store makes no others."""
-    return len(git_id) == 40
 
 
 def _parse_tree(content: bytes) -> dict[bytes, Entry]:

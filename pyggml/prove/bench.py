@@ -106,18 +106,9 @@ def bench_lock(project: Project, doing: str) -> Iterator[None]:
     Raises:
         PyggmlError: another process works there.
     """
-    import filelock
-
-    place = project.make_state_dir() / "prove"
-    place.mkdir(exist_ok=True)
-    try:
-        with filelock.FileLock(place / "lock", timeout=1):
-            yield
-    except filelock.Timeout as error:
-        raise PyggmlError(
-            f"`{doing}` cannot begin: another prove, bisect or compiling rebase is at work",
-            "Wait until it has finished, or stop it, and run the command again.",
-        ) from error
+    busy = f"`{doing}` cannot begin: another prove, bisect or compiling rebase is at work"
+    with project.lock_part("prove", busy):
+        yield
 
 
 def run_on_step(

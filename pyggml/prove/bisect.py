@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.prove.bench import Bench, run_on_step
+from pyggml.prove.search import bisect
 from pyggml.series.worktree.workspace import Workspace
 
 
@@ -68,12 +69,8 @@ def bisect_series(
             f"the command exits with {before} both on the bare pin and on all {high} patches",
             "Make it exit with different statuses for good and bad, e.g. with: sh -c '… | grep -q WORD'",
         )
-    while high - low > 1:
-        middle = (low + high) // 2
-        status = probe(middle)
-        if status == before:
-            low = middle
-        else:
-            high, after = middle, status
+    bracket = bisect(low, high, lambda applied: probe(applied) == before)
+    high = bracket.first_bad
+    after = next(one.status for one in probes if one.applied == high)
     name = work.series.patches[high - 1].name
     return BisectResult(work.pin.name, high, name, stack[high - 1].subject, before, after, tuple(probes))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from series_helpers import Done, Sandbox
 
-from pyggml.frontier.search import Bracket, bisect
+from pyggml.prove.search import Bracket, bisect
 from pyggml.upstream.ladder import best_folder
 from tests.frontier.ladders import BY_COMPILING, BY_PROOF, EXPECTED, RUNGS, write_sdist
 from tests.upstream.helpers import git

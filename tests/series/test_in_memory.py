@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyggml.git import Git
+from pyggml.git import Git, GitError
 from pyggml.git.object_store import Entry, open_objects
 from pyggml.series.patchfile import mail
 from pyggml.series.patchfile.mail import Identity, NamedPatch, read_mail
@@ -247,8 +247,8 @@ def test_a_merge_gives_what_git_gives(repository: Repository, number: int) -> No
         sides.append(repository.tree(repository.commit(changes)))
     tree = repository.tree(base)
     labels = merge.ConflictLabels("o", "b", "t")
-    wanted = merge.merge(repository.ours, tree, *sides, labels)
     with open_objects(repository.ours) as store:
+        wanted = merge.merge_by_git(store, tree, *sides, labels)
         assert merge.merge_stored(store, tree, *sides, labels) == wanted
 
 
@@ -278,6 +278,12 @@ def test_objects_are_written_once_as_git_writes_them(repository: Repository, cou
     listed = repository.git("ls-tree", "-r", tree).decode().splitlines()
     assert sorted(line.split("\t")[1] for line in listed) == sorted(path.decode() for path in files)
     assert b"error" not in repository.git("fsck", "--strict", "--no-dangling")
+
+
+def test_a_message_that_git_refuses_is_not_written(repository: Repository) -> None:
+    base = repository.commit({"f": b"a\n"})
+    with pytest.raises(GitError, match="NUL"), open_objects(repository.ours) as store:
+        commits.stored_commit(store, repository.tree(), base, AUTHOR, "a\0b\n")
 
 
 def test_nothing_is_written_after_an_error(repository: Repository) -> None:

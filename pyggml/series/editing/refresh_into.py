@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
+from pyggml.series.editing.contents import is_under
 from pyggml.series.editing.publish import Goal, SeriesChange, begin, pick_and_publish
-from pyggml.series.stack.commits import scratch_index
+from pyggml.series.stack.commits import tree_with
 from pyggml.series.stack.picks import TreeDelta, series_picks
 from pyggml.series.worktree.files import changed_paths, work_tree_state
 from pyggml.series.worktree.position import refuse_outdated
@@ -67,12 +68,9 @@ def refresh_into(
 
 def _only(work: Workspace, old: str, new: str, paths: Sequence[str]) -> str:
     """The tree `old` with what `new` has at `paths` and below them."""
-    rows = []
-    for change in changed_paths(work.git, old, new):
-        if any(path in ("", ".") or f"{change.path}/".startswith(f"{path.rstrip('/')}/") for path in paths):
-            entry = f"{change.new_mode} {change.new_blob}" if change.new_blob else f"0 {'0' * 40}"
-            rows.append(f"{entry}\t{change.path}")
-    with scratch_index(work.git, old) as index:
-        data = "".join(f"{row}\0" for row in rows).encode("utf-8", "surrogateescape")
-        index.run("update-index", "-z", "--index-info", stdin=data)
-        return index.text("write-tree")
+    names = {path.rstrip("/") for path in paths}
+    whole = bool(names & {"", "."})
+    changes = changed_paths(work.git, old, new)
+    return tree_with(
+        work.git, old, {one.path: one.new for one in changes if whole or is_under(one.path, names)}
+    )

@@ -10,9 +10,10 @@ from pyggml.errors import PyggmlError
 from pyggml.project import Project
 from pyggml.series.editing.contents import is_under
 from pyggml.series.editing.publish import Goal, SeriesChange, begin, pick_and_publish
-from pyggml.series.patchfile.diff import FileDiff, Hunk, path_text, split_lines
+from pyggml.series.patchfile.diff import FileDiff, path_text
 from pyggml.series.patchfile.mail import clean_message
-from pyggml.series.stack.commits import scratch_index
+from pyggml.series.patchfile.placement import patched
+from pyggml.series.stack.commits import tree_with
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import check_new_name
 from pyggml.series.stack.trees import parsed_tree_diff, tree_reader
@@ -156,28 +157,14 @@ def _without(work: Workspace, old: str, new: str, chosen: Sequence[tuple[FileDif
     """The tree `new` without the chosen hunks. A file with all its hunks chosen is as in `old`, its name as well."""
     read = tree_reader(work.git, old)
     back = {change.path: change for change in changed_paths(work.git, old, new)}
-    rows = []
+    entries: dict[str, tuple[str, str] | None] = {}
     for diff, numbers in chosen:
         if len(numbers) == max(1, len(diff.hunks)):
-            for path in {_path(diff), diff.old_path}:
-                if path in back:  # a copy leaves the file that it was made of
-                    change = back[path]
-                    entry = f"{change.old_mode} {change.old_blob}" if change.old_blob else f"0 {'0' * 40}"
-                    rows.append(f"{entry}\t{path}")
+            # A copy leaves the file that it was made of.
+            entries.update({path: back[path].old for path in (_path(diff), diff.old_path) if path in back})
             continue
-        kept = [hunk for number, hunk in enumerate(diff.hunks, 1) if number not in numbers]
-        content = _apply(split_lines(read(diff.old_path) or b""), kept)
+        kept = tuple(hunk for number, hunk in enumerate(diff.hunks, 1) if number not in numbers)
+        content = patched(replace(diff, hunks=kept), read(diff.old_path) or b"")
         blob = work.git.text("hash-object", "-w", "--stdin", stdin=content)
-        rows.append(f"{back[_path(diff)].new_mode} {blob}\t{_path(diff)}")
-    with scratch_index(work.git, new) as index:
-        data = "".join(f"{row}\0" for row in rows).encode("utf-8", "surrogateescape")
-        index.run("update-index", "-z", "--index-info", stdin=data)
-        return index.text("write-tree")
-
-
-def _apply(lines: list[bytes], hunks: Sequence[Hunk]) -> bytes:
-    """The lines with `hunks`, which are made for them, at their stated places."""
-    for hunk in reversed(hunks):
-        at = hunk.old_start - 1 if hunk.old_count else hunk.old_start
-        lines[at : at + hunk.old_count] = hunk.new_lines()
-    return b"".join(lines)
+        entries[_path(diff)] = (back[_path(diff)].new_mode, blob)
+    return tree_with(work.git, new, entries)

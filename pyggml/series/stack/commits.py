@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
 from pyggml.git import Git, GitError
-from pyggml.git.object_store import ObjectStore, has_sha1, open_objects
+from pyggml.git.index import write_entries
+from pyggml.git.object_store import ObjectStore, open_objects
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.mail import COMMITTER, Identity, NamedPatch, PatchMail
 from pyggml.series.patchfile.placement import place_all
@@ -54,18 +55,35 @@ def scratch_index(git: Git, tree: str | None = None) -> Iterator[Git]:
         yield index
 
 
+def tree_with(git: Git, tree: str, entries: Mapping[str, tuple[str, str] | None]) -> str:
+    """The tree `tree` with other entries: path to mode and blob, or None for a path that is gone."""
+    if not entries:
+        return tree
+    with scratch_index(git, tree) as index:
+        write_entries(index, entries)
+        return index.text("write-tree")
+
+
 def commit_tree(git: Git, tree: str, parent: str, author: Identity, message: str) -> Commit:
     """Write a commit; the same arguments give the same id on every machine."""
     out = git.text("commit-tree", tree, "-p", parent, stdin=message.encode("utf-8"), env=author.environment())
     return Commit(out, tree, parent, author, message)
 
 
+def write_commit(
+    store: ObjectStore, tree: str, parents: Sequence[str], author: Identity, message: str
+) -> str:
+    """Make a commit with these very bytes; returns its id."""
+    head = [f"tree {tree}", *(f"parent {parent}" for parent in parents)]
+    head.append(f"author {author.name} <{author.email}> {author.date}")
+    head.append(f"committer {COMMITTER.name} <{COMMITTER.email}> {author.date}")
+    return store.write("commit", ("\n".join(head) + f"\n\n{message}").encode())
+
+
 def stored_commit(store: ObjectStore, tree: str, parent: str, author: Identity, message: str) -> Commit:
-    """As `commit_tree`, without a process if the author's name and address are what git leaves as they are."""
-    if has_sha1(parent) and _PLAIN_NAME.fullmatch(author.name) and _PLAIN_NAME.fullmatch(author.email):
-        head = f"tree {tree}\nparent {parent}\nauthor {author.name} <{author.email}> {author.date}\n"
-        head += f"committer {COMMITTER.name} <{COMMITTER.email}> {author.date}\n\n"
-        made = store.write("commit", f"{head}{message}".encode())
+    """As `commit_tree`, without a process if git leaves author and message as they are."""
+    if "\0" not in message and all(map(_PLAIN_NAME.fullmatch, (author.name, author.email))):
+        made = write_commit(store, tree, (parent,), author, message)
         return Commit(made, tree, parent, author, message)
     store.flush()
     return commit_tree(store.git, tree, parent, author, message)

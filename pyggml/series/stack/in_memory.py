@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyggml.errors import PyggmlError
-from pyggml.git.object_store import TREE_MODE, Entry, ObjectStore, has_sha1
+from pyggml.git.object_store import Entry, ObjectStore
 from pyggml.series.patchfile.diff import FileDiff, parse_diff
 from pyggml.series.patchfile.mail import NamedPatch
 from pyggml.series.patchfile.placement import place_files
 from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.stack.trees import stored_kinds, stored_reader
 
 _REGULAR = (b"100644", b"100755")
 _PLAIN_HEADER = (b"diff --git ", b"index ", b"new file mode ", b"deleted file mode ", b"--- ", b"+++ ")
@@ -25,25 +26,14 @@ def apply_in_memory(store: ObjectStore, tree: str, patch: NamedPatch) -> str | N
     Returns:
         None if the patch is not plain, does not apply, or gives another tree than it records.
     """
-    if not has_sha1(tree):
-        return None
-
-    def read(path: str) -> bytes | None:
-        entry = store.entry(tree, path.encode("utf-8", "surrogateescape"))
-        return store.content(entry.id) if entry is not None and entry.mode in _REGULAR else None
-
-    def kind(path: str) -> str | None:
-        entry = store.entry(tree, path.encode("utf-8", "surrogateescape"))
-        return None if entry is None else "tree" if entry.mode == TREE_MODE else "blob"
-
     try:
         strip = patch.strip
         if strip is None:
-            strip = find_strip(patch.mail.diff, kind, patch.usual_strip)
+            strip = find_strip(patch.mail.diff, stored_kinds(store, tree), patch.usual_strip)
         diffs = parse_diff(patch.mail.diff, strip)
         if not diffs or not _plain(store, tree, diffs):
             return None
-        _, _, files = place_files(diffs, read)
+        _, _, files = place_files(diffs, stored_reader(store, tree))
     except PyggmlError:
         return None
     entries: dict[bytes, Entry | None] = {}

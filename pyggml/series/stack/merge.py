@@ -6,12 +6,10 @@ import re
 from dataclasses import dataclass
 
 from pyggml.git import Git
-from pyggml.git.object_store import ObjectStore, has_sha1
-from pyggml.series.patchfile.mail import Identity
-from pyggml.series.stack.commits import scratch_index
+from pyggml.git.object_store import ObjectStore, open_objects
+from pyggml.series.patchfile.mail import COMMITTER
+from pyggml.series.stack.commits import tree_with, write_commit
 from pyggml.series.stack.trees import read_blobs
-
-_AUTHOR = Identity("pyggml", "pyggml@users.noreply.github.com", "0 +0000")
 
 
 @dataclass(frozen=True)
@@ -51,53 +49,51 @@ class MergeResult:
         return tuple(dict.fromkeys(stage.path for stage in self.stages))
 
 
-def merge(
-    git: Git,
-    base: str,
-    ours: str,
-    theirs: str,
-    labels: ConflictLabels | None = None,
-    store: ObjectStore | None = None,
-) -> MergeResult:
-    """Merge the change from tree `base` to `theirs` into tree `ours`, as a cherry-pick does.
-
-    Args:
-        store: writes the commits that git merges, all at once.
-        labels: with them, conflicts show the base as well, and their text is the same everywhere; without
-            them they are git's, with commit ids for labels.
-
-    Source: git's merge-ort through `git merge-tree --write-tree`; its exit status 1 means conflicts.
-    """
-    if ours == base:
-        return MergeResult(theirs)
-    if theirs in (base, ours):
-        return MergeResult(ours)
-    root = _commit(git, base, store)
-    left, right = _commit(git, ours, store, root), _commit(git, theirs, store, root)
-    if store is not None:
-        store.flush()
-    style = ("-c", "merge.conflictStyle=diff3") if labels else ()
-    status, out = git.status(*style, "merge-tree", "--write-tree", "-z", "--no-messages", left, right)
-    tree, *rows = out.decode("utf-8", "surrogateescape").split("\0")
-    if status == 0:
-        return MergeResult(tree)
-    stages = tuple(_stage(row) for row in rows if row)
-    if labels:
-        tree = _relabel(git, tree, stages, (left, root, right), labels)
-    return MergeResult(tree, stages)
+def merge(git: Git, base: str, ours: str, theirs: str, labels: ConflictLabels | None = None) -> MergeResult:
+    """As `merge_stored`, for a single merge."""
+    with open_objects(git) as store:
+        return merge_stored(store, base, ours, theirs, labels)
 
 
 def merge_stored(
     store: ObjectStore, base: str, ours: str, theirs: str, labels: ConflictLabels | None = None
 ) -> MergeResult:
-    """As `merge`, without a process if no file that `theirs` changes differs between `base` and `ours`."""
-    made = _merge_in_memory(store, base, ours, theirs) if has_sha1(base) else None
-    if made is not None:
-        return MergeResult(made)
-    if not has_sha1(base):
-        store.flush()
-        return merge(store.git, base, ours, theirs, labels)
-    return merge(store.git, base, ours, theirs, labels, store)
+    """Merge the change from tree `base` to `theirs` into tree `ours`, as a cherry-pick does.
+
+    No process is needed if no file that `theirs` changes differs between `base` and `ours`.
+
+    Args:
+        labels: with them, conflicts show the base as well, and their text is the same everywhere; without
+            them they are git's, with commit ids for labels.
+    """
+    if ours == base:
+        return MergeResult(theirs)
+    if theirs in (base, ours):
+        return MergeResult(ours)
+    made = _merge_in_memory(store, base, ours, theirs)
+    return merge_by_git(store, base, ours, theirs, labels) if made is None else MergeResult(made)
+
+
+def merge_by_git(
+    store: ObjectStore, base: str, ours: str, theirs: str, labels: ConflictLabels | None = None
+) -> MergeResult:
+    """As `merge_stored`, always by git.
+
+    Source: git's merge-ort through `git merge-tree --write-tree`; its exit status 1 means conflicts.
+    """
+    # Commits that only stand for their trees, with the same ids everywhere.
+    root = write_commit(store, base, (), COMMITTER, "merge\n")
+    left, right = (write_commit(store, tree, (root,), COMMITTER, "merge\n") for tree in (ours, theirs))
+    store.flush()
+    style = ("-c", "merge.conflictStyle=diff3") if labels else ()
+    status, out = store.git.status(*style, "merge-tree", "--write-tree", "-z", "--no-messages", left, right)
+    tree, *rows = out.decode("utf-8", "surrogateescape").split("\0")
+    if status == 0:
+        return MergeResult(tree)
+    stages = tuple(_stage(row) for row in rows if row)
+    if labels:
+        tree = _relabel(store.git, tree, stages, (left, root, right), labels)
+    return MergeResult(tree, stages)
 
 
 def _merge_in_memory(store: ObjectStore, base: str, ours: str, theirs: str) -> str | None:
@@ -112,16 +108,6 @@ def _merge_in_memory(store: ObjectStore, base: str, ours: str, theirs: str) -> s
         if entry is not None and entry.mode == b"160000":
             return None
     return store.with_files(ours, changes)
-
-
-def _commit(git: Git, tree: str, store: ObjectStore | None, *parents: str) -> str:
-    """A commit that only stands for its tree, with the same id everywhere."""
-    if store is not None:
-        who = f"{_AUTHOR.name} <{_AUTHOR.email}> {_AUTHOR.date}"
-        lines = [f"tree {tree}", *(f"parent {one}" for one in parents), f"author {who}", f"committer {who}"]
-        return store.write("commit", ("\n".join(lines) + "\n\nmerge\n").encode())
-    args = [arg for parent in parents for arg in ("-p", parent)]
-    return git.text("commit-tree", tree, *args, stdin=b"merge\n", env=_AUTHOR.environment())
 
 
 def _stage(row: str) -> IndexStage:
@@ -140,7 +126,7 @@ def _relabel(
     entries = [row.split("\t", 1) for row in rows if row]
     files = [(meta.split(" "), path) for meta, path in entries if " blob " in meta]
     contents = read_blobs(git, [meta[2] for meta, _ in files])
-    lines: list[str] = []
+    relabelled: dict[str, tuple[str, str]] = {}
     for (meta, path), content in zip(files, contents, strict=True):
         new = re.sub(rb"(?m)^<<<<<<< " + left, b"<<<<<<< " + labels.ours.encode(), content)
         new = re.sub(rb"(?m)^>>>>>>> " + right, b">>>>>>> " + labels.theirs.encode(), new)
@@ -151,10 +137,5 @@ def _relabel(
         )
         if new != content:
             blob = git.text("hash-object", "-w", "--stdin", stdin=new)
-            lines.append(f"{meta[0]} {blob}\t{path}")
-    if not lines:
-        return tree
-    with scratch_index(git, tree) as index:
-        data = "\0".join(lines).encode("utf-8", "surrogateescape") + b"\0"
-        index.run("update-index", "-z", "--index-info", stdin=data)
-        return index.text("write-tree")
+            relabelled[path] = (meta[0], blob)
+    return tree_with(git, tree, relabelled)

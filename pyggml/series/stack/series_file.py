@@ -156,7 +156,9 @@ def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
             raise PyggmlError(
                 f"{path}:{line}: a merge left conflict marks",
                 "Keep the entries of both sides, number them and their files in order, "
-                "then: pyggml patch refresh --from-files",
+                "then: pyggml patch refresh --from-files"
+                if path.name == SERIES_FILE
+                else "Resolve them, or take one side whole: git checkout --ours, or --theirs, and the file.",
             )
         return tomllib.loads(text)
     except FileNotFoundError:

@@ -15,6 +15,8 @@ from pyggml.series.patchfile.diff import FileDiff, parse_diff
 from pyggml.series.patchfile.placement import ReadFile
 from pyggml.series.patchfile.prefixes import Kind
 
+_KINDS = {TREE_MODE: "tree", b"160000": "commit"}
+"""What is at an entry of this mode; at all others it is a blob."""
 _END_OF_DIFF = b"pyggml: end of the diff\n"
 
 
@@ -101,7 +103,7 @@ def stored_reader(store: ObjectStore, tree: str) -> ReadFile:
 
     def read(path: str) -> bytes | None:
         entry = store.entry(tree, path.encode("utf-8", "surrogateescape"))
-        return None if entry is None or entry.mode in (TREE_MODE, b"160000") else store.content(entry.id)
+        return None if entry is None or entry.mode in _KINDS else store.content(entry.id)
 
     return read
 
@@ -112,6 +114,16 @@ def path_kinds(git: Git, tree: str) -> Kind:
     def kind(path: str) -> str | None:
         status, out = git.status("cat-file", "-t", f"{tree}:{path}", ok=(0, 1, 128))
         return out.decode().strip() if status == 0 else None
+
+    return kind
+
+
+def stored_kinds(store: ObjectStore, tree: str) -> Kind:
+    """As `path_kinds`, without a process."""
+
+    def kind(path: str) -> str | None:
+        entry = store.entry(tree, path.encode("utf-8", "surrogateescape"))
+        return None if entry is None else _KINDS.get(entry.mode, "blob")
 
     return kind
 

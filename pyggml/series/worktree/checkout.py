@@ -8,6 +8,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.files import write_atomic
 from pyggml.git import Git
+from pyggml.git.index import NO_ENTRY, write_rows
 from pyggml.git.runner import run_outside
 from pyggml.series.stack.merge import IndexStage
 from pyggml.series.worktree.files import BRANCH
@@ -54,10 +55,8 @@ def make_checkout(
 
 def show_unmerged(git: Git, stages: tuple[IndexStage, ...]) -> None:
     """Put the versions of conflicting paths into the index, so that git shows the paths as unmerged."""
-    rows = [f"0 {'0' * 40}\t{path}" for path in dict.fromkeys(stage.path for stage in stages)]
-    rows += [f"{stage.mode} {stage.blob} {stage.stage}\t{stage.path}" for stage in stages]
-    data = "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
-    git.run("update-index", "-z", "--index-info", stdin=data)
+    rows = [f"{NO_ENTRY}\t{path}" for path in dict.fromkeys(stage.path for stage in stages)]
+    write_rows(git, rows + [f"{one.mode} {one.blob} {one.stage}\t{one.path}" for one in stages])
 
 
 def read_unmerged(git: Git) -> tuple[IndexStage, ...]:

@@ -45,6 +45,16 @@ class PathChange:
     new_mode: str
     new_blob: str | None
 
+    @property
+    def old(self) -> tuple[str, str] | None:
+        """Mode and blob before; None if it is not there."""
+        return None if self.old_blob is None else (self.old_mode, self.old_blob)
+
+    @property
+    def new(self) -> tuple[str, str] | None:
+        """Mode and blob afterwards; None if it is not there."""
+        return None if self.new_blob is None else (self.new_mode, self.new_blob)
+
 
 def check_ready(git: Git) -> None:
     """Refuse a repository in the middle of a git operation, or on another branch than `series`.

@@ -20,6 +20,7 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.files import remove_file, write_atomic
 from pyggml.git import Git
+from pyggml.git.index import write_entries
 from pyggml.project import Project
 from pyggml.series.patchfile.mail import UNKNOWN_DATE, Identity
 from pyggml.series.stack.commits import commit_tree
@@ -219,15 +220,11 @@ def _keep_edits(index: Git, transaction: Transaction) -> bool:
     if index.run("ls-files", "--unmerged"):
         return False
     added = {change.path: change for change in changed_paths(index, new, transaction.tree_new)}
-    rows = []
-    for change in changed_paths(index, old, new):
-        mode, blob = change.new_mode, change.new_blob
-        if blob is None and (edit := added.get(change.path)):  # `git add` made it known: it stays so
-            mode, blob = edit.new_mode, edit.new_blob
-        rows.append(f"{mode} {blob}\t{change.path}" if blob else f"0 {'0' * 40}\t{change.path}")
-    if rows:
-        data = "\0".join(rows).encode("utf-8", "surrogateescape") + b"\0"
-        index.run("update-index", "-z", "--index-info", stdin=data)
+    entries = {change.path: change.new for change in changed_paths(index, old, new)}
+    for path, entry in entries.items():
+        if entry is None and path in added:  # `git add` made it known: it stays so
+            entries[path] = added[path].new
+    write_entries(index, entries)
     return True
 
 
