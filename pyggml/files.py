@@ -48,6 +48,41 @@ def write_atomic(path: Path, data: bytes) -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """A path for the block to write what a user wants in `path`.
+
+    A regular file is replaced as `replacing` does, at the end of a link if `path` is one. A device, a pipe and whatever
+    else lies under /dev or /proc is opened as it is: a rename would put a file in its place.
+
+    Raises:
+        OSError: the directory, the flush or the rename failed.
+    """
+    special = path.exists() and not path.is_file()
+    if special or path.absolute().parts[1:2] in (("dev",), ("proc",)):
+        yield path
+        return
+    with replacing(path.resolve()) as temporary:
+        yield temporary
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write `data` to the `path` that a user has named, as `output_file` does.
+
+    Raises:
+        PyggmlError: it cannot be written (no space, no permission, a directory); a regular file is unchanged.
+    """
+    try:
+        with output_file(path) as place:
+            place.write_bytes(data)
+    except (OSError, RuntimeError) as error:
+        # A link that leads to itself is a RuntimeError of pathlib before Python 3.13.
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise PyggmlError(
+            f"cannot write {path}: {reason or error}", "Make room there, or name another file."
+        ) from error
+
+
 def remove_file(path: Path) -> None:
     """Remove `path`; it may not exist."""
     with contextlib.suppress(FileNotFoundError):

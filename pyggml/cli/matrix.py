@@ -480,6 +480,6 @@ def _write_json(document: dict[str, Any], file: Path | None) -> None:
     if file is None:
         click.echo(text, nl=False)
         return
-    from pyggml.files import write_atomic
+    from pyggml.files import write_output
 
-    write_atomic(file, text.encode("utf-8", "surrogateescape"))
+    write_output(file, text.encode("utf-8", "surrogateescape"))

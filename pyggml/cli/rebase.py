@@ -240,10 +240,10 @@ def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> Non
 
     comparison = compare(current_project(), before, after)
     if html is not None:
-        from pyggml.files import write_atomic
+        from pyggml.files import write_output
         from pyggml.series.exchange.range_diff_html import page
 
-        write_atomic(html, page(comparison))
+        write_output(html, page(comparison))
     if as_json:
         print_json(asdict(comparison))
     elif html is not None:

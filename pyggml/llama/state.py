@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyggml.errors import PyggmlError
-from pyggml.files import write_atomic
+from pyggml.files import write_output
 
 _VERSION = 1
 _MAGIC_WORDS = b"pyggml state "
@@ -92,7 +92,7 @@ class State:
         path = Path(path)
         if not path.parent.is_dir():
             raise PyggmlError(f"cannot write the state to {path}: there is no directory {path.parent}")
-        write_atomic(path, bytes(self))
+        write_output(path, bytes(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> State:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.files import replacing
+from pyggml.files import output_file
 from pyggml.models.shape import ARCHITECTURES, ModelShape
 from pyggml.models.vocab import byte_vocab
 from pyggml.upstream.progress import Progress, silent
@@ -43,7 +43,7 @@ def make_llama(shape: ModelShape, path: Path, report: Progress = silent) -> Path
     """
     _check_target(path)
     try:
-        with replacing(path) as temporary:
+        with output_file(path) as temporary:
             _write(shape, temporary, report)
     except (OSError, MemoryError) as error:
         reason = "not enough memory" if isinstance(error, MemoryError) else error.strerror or error
@@ -131,6 +131,8 @@ def weights(name: str, size: tuple[int, ...], seed: int) -> Array:
 def _check_target(path: Path) -> None:
     if path.is_dir():
         raise UsageError(f"{path} is a directory", "Give the name of a file in it, e.g. model.gguf.")
+    if not path.is_file():
+        return
     with contextlib.suppress(OSError), path.open("rb") as file:
         start = file.read(4)
         if start not in (b"", _MAGIC):
