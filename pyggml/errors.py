@@ -6,6 +6,9 @@ exception is a bug; its traceback is only shown with `PYGGML_TRACEBACK=1`.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class PyggmlError(Exception):
     """A failure that the user can do something about; exit code 1."""
@@ -31,3 +34,15 @@ class StoppedError(PyggmlError):
     """Stopped at a conflict that the user has to resolve; exit code 3."""
 
     exit_code = 3
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The beginning of a hint about a `name` that is not known; empty if nothing known is like it.
+
+    >>> did_you_mean("nan-wihtout-work", ["nan-without-work", "log-at-exit"])
+    "Did you mean 'nan-without-work'? "
+    >>> did_you_mean("x", ["nan-without-work"])
+    ''
+    """
+    near = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""

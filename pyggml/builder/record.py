@@ -10,7 +10,7 @@ from typing import Any
 
 from pyggml.builder.features import missing_features
 from pyggml.builder.machine import Machine, read_machine
-from pyggml.errors import PyggmlError
+from pyggml.errors import PyggmlError, did_you_mean
 from pyggml.files import write_atomic
 from pyggml.project import Project
 
@@ -121,7 +121,12 @@ def find_build(project: Project, variant: str | None = None, pin: str | None = N
     directory = project.build_dir / variant
     record = read_record(directory)
     if record is None:
-        raise PyggmlError(f"there is no build {variant}", "Make it with: pyggml build")
+        there = sorted(file.parent.name for file in project.build_dir.glob(f"*/{FILE}"))
+        known = f"; or use one that there is: {', '.join(there)}" if there else ""
+        raise PyggmlError(
+            f"there is no build {variant}",
+            f"{did_you_mean(variant, there)}Make one with: pyggml build{known}",
+        )
     if record.state != "done":
         raise PyggmlError(
             f"the build {variant} is not finished ({record.state})", f"Finish it with: {record.command}"

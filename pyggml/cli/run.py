@@ -73,7 +73,6 @@ def run(
       pyggml run --fault 'set:tensor=cache_k*,byte=4,mask=1' -- test-llama-archs
     """
     from pyggml.builder.record import check_instruction_set
-    from pyggml.files import remove_file
     from pyggml.native.programs import find_program
     from pyggml.native.vdev_config import devices_from_environment, parse_size, program_environment
     from pyggml.native.vdev_library import find_vdev
@@ -96,13 +95,14 @@ def run(
     path = find_program(build, program)
     env = program_environment(find_vdev(build, say), devices)
     file = None if ledger is None or str(ledger) == "-" else ledger
-    if file is not None:
+    if file is not None and (file.is_file() or not file.exists()):
+        # The devices append, for a program may fork. A pipe or a device stays as it is, and a link is followed.
         try:
-            remove_file(file)
+            file.write_bytes(b"")
         except OSError as error:
             raise PyggmlError(f"cannot write the ledger {file}: {error.strerror or error}") from error
     status = run_attached([path, *arguments], env)
-    if file is not None:
+    if file is not None and file.is_file():
         _summarise(file)
     if status < 0:
         say(f"pyggml: {program} was ended by {signal_name(-status)}")
@@ -121,9 +121,9 @@ def active(variant: str | None) -> Build:
 def _summarise(file: Path) -> None:
     from pyggml.native.ledger import Ledger
 
-    if not file.is_file():
+    ledger = Ledger.read(file)
+    if not ledger:
         say(f"no ledger in {file}: the program did nothing on virtual devices")
         return
-    ledger = Ledger.read(file)
     say(f"{len(ledger):,} records in {file}")
     say(ledger.summary())

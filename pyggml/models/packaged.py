@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyggml.errors import PyggmlError, UsageError
+from pyggml.errors import PyggmlError, UsageError, did_you_mean
 from pyggml.files import replacing
 from pyggml.upstream.cache import cache_dir, cached_path, file_sha256
 from pyggml.upstream.progress import Progress, silent
@@ -87,8 +87,9 @@ def find_model(name: str, known: Sequence[PackagedModel] = PACKAGED_MODELS) -> P
     for model in known:
         if model.name == name:
             return model
+    names = [model.name for model in known]
     raise UsageError(
-        f"there is no model {name!r}", f"Known models: {', '.join(model.name for model in known)}."
+        f"there is no model {name!r}", f"{did_you_mean(name, names)}Known models: {', '.join(names)}."
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.builder.record import Build
-from pyggml.errors import PyggmlError, UsageError
+from pyggml.errors import PyggmlError, UsageError, did_you_mean
 from pyggml.processes import run, signal_name
 
 PROBE_SECONDS = 60
@@ -47,7 +47,9 @@ def find_program(build: Build, name: str) -> Path:
     if name in programs:
         return build.bin_dir / name
     listed = f"It has: {', '.join(programs)}." if programs else "It has no programs: pyggml build"
-    raise UsageError(f"the build {build.record.variant} has no program {name}", listed)
+    raise UsageError(
+        f"the build {build.record.variant} has no program {name}", did_you_mean(name, programs) + listed
+    )
 
 
 def seen_devices(build: Build, env: Mapping[str, str]) -> list[SeenDevice]:

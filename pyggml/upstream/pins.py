@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from pyggml.errors import PyggmlError
+from pyggml.errors import PyggmlError, did_you_mean
 from pyggml.files import write_atomic
 from pyggml.project import Project
 
@@ -131,7 +131,10 @@ class Pins:
         if not self.pins:
             raise PyggmlError("this project has no pins yet", "Add one with: pyggml vendor add (see --help)")
         known = ", ".join(pin.name for pin in self.pins)
-        raise PyggmlError(f"there is no pin {wanted}", f"Known pins: {known} (vendor/pins.toml).")
+        raise PyggmlError(
+            f"there is no pin {wanted}",
+            f"{did_you_mean(wanted, [pin.name for pin in self.pins])}Known pins: {known} (vendor/pins.toml).",
+        )
 
 
 def read_pins(project: Project) -> Pins:

@@ -523,11 +523,31 @@ def test_run_passes_the_exit_status_on(build: Build, monkeypatch: pytest.MonkeyP
     assert broken.exit_code != 0
 
 
+def test_a_ledger_on_a_full_disk_is_said_once(
+    build: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Whoever runs this as root must not lose /dev/full if it fails.
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: pytest.fail("a device would be removed"))
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("this system has no /dev/full")
+    link = tmp_path / "link"
+    link.symlink_to("/dev/full")
+    done = invoke(
+        build, monkeypatch, "run", "--devices", "1", "--ledger", str(link), "--",
+        "test-llama-archs", "-s", "1", "-a", "llama",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    assert link.is_char_device()
+    assert capfd.readouterr().err.count("cannot write the ledger: No space left on device") == 1
+
+
 def test_run_names_the_programs_that_there_are(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     done = invoke(build, monkeypatch, "run", "--", "nosuch")
     assert isinstance(done.exception, PyggmlError)
     assert "has no program nosuch" in done.exception.message
     assert "test-llama-archs" in str(done.exception.hint)
+    near = invoke(build, monkeypatch, "run", "--", "test-lama-archs")
+    assert str(getattr(near.exception, "hint", "")).startswith("Did you mean 'test-llama-archs'? It has: ")
 
 
 def test_devices_lists_the_registry(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

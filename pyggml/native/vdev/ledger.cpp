@@ -66,14 +66,18 @@ State & state() {
     return *it;
 }
 
-void write_all(int file, const char * text, size_t size) {
-    while (size > 0) {
-        const ssize_t done = write(file, text, size);
+// A full disk must not end the program: it is said once, and nothing more is written.
+void write_all(State & s, const char * text, size_t size) {
+    while (size > 0 && s.file >= 0) {
+        const ssize_t done = write(s.file, text, size);
         if (done < 0 && errno == EINTR) {
             continue;
         }
         if (done <= 0) {
-            return; // a full disk must not end the program
+            fprintf(stderr, "pyggml: cannot write the ledger: %s; it ends at record %" PRIu64 "\n", strerror(errno),
+                    s.sequence);
+            s.file = -1;
+            return;
         }
         text += done;
         size -= (size_t) done;
@@ -117,7 +121,7 @@ void write_line(State & s, const pyggml_vdev_record & r, const Event & event) {
     field(line, "split", r.split);
     field(line, "flags", r.flags);
     line += "}\n";
-    write_all(s.file, line.data(), line.size());
+    write_all(s, line.data(), line.size());
 }
 
 void print_summary() {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyggml.errors import PyggmlError
+from pyggml.errors import PyggmlError, did_you_mean
 from pyggml.series.patchfile.mail import NamedPatch, read_patch
 
 SERIES_FILE = "series.toml"
@@ -77,7 +77,7 @@ class Series:
                 return number
         raise PyggmlError(
             f"no patch {wanted!r} in the series of pin {self.pin} ({len(self.patches)} patches)",
-            "List them with: pyggml patch list",
+            f"{did_you_mean(wanted, [patch.name for patch in self.patches])}List them with: pyggml patch list",
         )
 
 
