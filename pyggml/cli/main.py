@@ -16,6 +16,7 @@ from pyggml.version import __version__
 
 COMMANDS = {
     "up": ("pyggml.cli.up:up", "Fetch, patch, build and check, all in one command."),
+    "status": ("pyggml.cli.status:status", "Show where the project stands and what to do next."),
     "init": ("pyggml.cli.init:init", "Create a project for your own fork."),
     "vendor": ("pyggml.cli.vendor:vendor", "Manage the pinned upstream sources."),
     "patch": ("pyggml.cli.patch:patch", "Manage the patch series: apply, change, rebase, export."),
@@ -65,7 +66,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
     """Maintain, build and prove your own patches on ggml and llama.cpp.
 
     A project is a directory with vendor/pins.toml (the upstream sources) and patches/ (your series).
-    Start with `pyggml up`; see where you are with `pyggml patch status`.
+    Start with `pyggml up`; see where you are with `pyggml status`.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 stopped at a conflict that you need to resolve.
     """
