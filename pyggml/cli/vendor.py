@@ -57,10 +57,42 @@ def fetch(pin: str | None, every: bool, as_json: bool) -> None:
         click.echo(f"pin {result.pin} imported as {result.commit[:12]}{where}")
 
 
+@vendor.command(short_help="Choose the pin that commands work on in this checkout.")
+@click.argument("pin", required=False)
+@click.option("--default", "back", is_flag=True, help="Go back to the default pin of vendor/pins.toml.")
+@json_option
+def use(pin: str | None, back: bool, as_json: bool) -> None:
+    """Make PIN the one that all commands work on, instead of typing --pin each time.
+
+    It is remembered in this checkout alone; vendor/pins.toml and the work tree stay as they are.
+
+    \b
+    Examples:
+      pyggml vendor use 0c1e57098 && pyggml patch apply
+      pyggml vendor use --default
+    """
+    from pyggml.upstream.pins import choose_pin
+
+    if (pin is None) is not back:
+        raise UsageError("give either PIN or --default", "Example: pyggml vendor use b11549")
+    project = current_project()
+    with project.lock("vendor use"):
+        pins = choose_pin(project, pin)
+    if as_json:
+        print_json({"pin": pins.default, "chosen": pins.chosen})
+        return
+    click.echo(
+        f"commands work on pin {pins.default}{' in this checkout' if pins.chosen else ', the default'}"
+    )
+    click.echo("The work tree moves there with: pyggml patch apply")
+
+
 @vendor.command(name="list", short_help="List the pins and whether they are fetched.")
 @json_option
 def list_pins(as_json: bool) -> None:
-    """List the pins, oldest first, with their sources and whether they are fetched; * marks the default.
+    """List the pins, oldest first, with their sources and whether they are fetched.
+
+    * marks the pin that commands work on: the default, or the one of `pyggml vendor use`.
 
     Example: pyggml vendor list --json
     """
@@ -84,7 +116,7 @@ def list_pins(as_json: bool) -> None:
             }
             for one in states
         ]
-        print_json({"upstream": pins.upstream, "default": pins.default, "pins": rows})
+        print_json({"upstream": pins.upstream, "default": pins.default, "chosen": pins.chosen, "pins": rows})
         return
     width = max((len(one.pin.name) for one in states), default=0)
     for one in states:

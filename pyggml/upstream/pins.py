@@ -6,12 +6,12 @@ import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from pyggml.errors import PyggmlError, did_you_mean
-from pyggml.files import write_atomic
+from pyggml.files import remove_file, write_atomic
 from pyggml.project import Project
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -112,11 +112,19 @@ class Pin:
 
 @dataclass(frozen=True)
 class Pins:
-    """A project's pins, oldest first; `default` is empty only if there are none."""
+    """A project's pins, oldest first.
+
+    Attributes:
+        upstream: the directory of the work tree inside `vendor/`.
+        default: the pin that commands work on if none is named: the one chosen in this checkout (`choose_pin`), else
+            that of the file. Empty only if there are no pins.
+        chosen: `default` was chosen in this checkout.
+    """
 
     upstream: str
     default: str
     pins: tuple[Pin, ...]
+    chosen: bool = False
 
     def get(self, name: str | None) -> Pin:
         """The pin called `name`; None is the default pin.
@@ -138,12 +146,45 @@ class Pins:
 
 
 def read_pins(project: Project) -> Pins:
-    """Read and check `vendor/pins.toml`.
+    """Read and check `vendor/pins.toml`, and what was chosen in this checkout.
 
     Raises:
-        PyggmlError: it cannot be read or a value is invalid; the message names the file and the key.
+        PyggmlError: it cannot be read or a value is invalid (the message names the file and the key), or the chosen
+            pin is not there any more.
     """
-    return _parse(_Table(str(project.pins_file), "", _load(project)))
+    pins = _parse(_Table(str(project.pins_file), "", _load(project)))
+    try:
+        chosen = _choice(project).read_text("utf-8", "replace").strip()
+    except OSError:
+        return pins
+    if chosen not in {pin.name for pin in pins.pins}:
+        raise PyggmlError(
+            f"the pin {chosen!r}, chosen with `pyggml vendor use`, is not in {project.pins_file} any more",
+            "Go back to the project's default: pyggml vendor use --default",
+        )
+    return replace(pins, default=chosen, chosen=True)
+
+
+def choose_pin(project: Project, name: str | None) -> Pins:
+    """Make a pin the default in this checkout alone; None goes back to the default of `vendor/pins.toml`.
+
+    Returns:
+        the pins as the next command reads them.
+
+    Raises:
+        PyggmlError: there is no such pin, or the choice cannot be written; nothing is changed then.
+    """
+    pins = _parse(_Table(str(project.pins_file), "", _load(project)))
+    if name is None or pins.get(name).name == pins.default:
+        remove_file(_choice(project))
+    else:
+        project.make_state_dir()
+        write_atomic(_choice(project), f"{name}\n".encode())
+    return read_pins(project)
+
+
+def _choice(project: Project) -> Path:
+    return project.state_dir / "pin"
 
 
 def valid_pin_name(name: str) -> bool:
@@ -212,6 +253,8 @@ def write_pin(project: Project, pin: Pin, *, make_default: bool) -> None:
     text = tomlkit.dumps(document)
     _check_written(project, text, pin)
     write_atomic(project.pins_file, text.encode())
+    if make_default:
+        remove_file(_choice(project))
 
 
 def _check_written(project: Project, text: str, pin: Pin) -> None:

@@ -37,6 +37,34 @@ def test_fetch_of_an_unknown_pin(project: Project) -> None:
     assert done.stderr.splitlines() == ["pyggml: there is no pin nope", "Known pins: one (vendor/pins.toml)."]
 
 
+def test_use_chooses_a_pin_for_this_checkout(tmp_path: Path, upstream: Upstream) -> None:
+    newer = Upstream(tmp_path / "newer", {**GOOD, "new.txt": ("100644", b"new\n")})
+    project = write_project(tmp_path / "project", one=upstream.pin(), two=newer.pin())
+    before = project.pins_file.read_bytes()
+    default = json.loads(pyggml(project, "vendor", "list", "--json").stdout)["default"]
+    other = "two" if default == "one" else "one"
+
+    def listed() -> tuple[str, bool]:
+        document = json.loads(pyggml(project, "vendor", "list", "--json").stdout)
+        return document["default"], document["chosen"]
+
+    assert pyggml(project, "vendor", "use", other).returncode == 0
+    assert listed() == (other, True)
+    assert json.loads(pyggml(project, "vendor", "fetch", "--json").stdout)["pins"][0]["pin"] == other
+    assert pyggml(project, "vendor", "use", "--default").returncode == 0
+    assert listed() == (default, False)
+    assert project.pins_file.read_bytes() == before
+
+    assert "there is no pin nope" in pyggml(project, "vendor", "use", "nope").stderr
+    assert pyggml(project, "vendor", "use").returncode == 2
+    assert pyggml(project, "vendor", "use", "one", "--default").returncode == 2
+    (project.state_dir / "pin").write_bytes(b"\xffgone\n")
+    gone = pyggml(project, "vendor", "list")
+    assert gone.returncode == 1 and len(gone.stderr.splitlines()) == 2
+    assert pyggml(project, "vendor", "use", "--default").returncode == 0
+    assert listed() == (default, False)
+
+
 def test_fetch_takes_a_pin_or_all(project: Project) -> None:
     assert pyggml(project, "vendor", "fetch", "one", "--all").returncode == 2
 
