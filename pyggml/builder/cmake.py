@@ -23,11 +23,12 @@ from pyggml.builder.tool_environment import tool_environment
 from pyggml.builder.toolchain import Toolchain
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.files import remove_file, write_atomic
-from pyggml.processes import run_lines
+from pyggml.processes import run, run_lines
 
 LOCK_PATIENCE_SECONDS = 120.0
 _LOCK = "build.lock"
 _HOOK = "pyggml-hook.cmake"
+_WORTH_SAYING = 10
 _PARSERS = "pyggml-parsers.cpp"
 _TARGET = re.compile(rb"^build ([^\s:$|]+): phony ", re.MULTILINE)
 
@@ -122,6 +123,9 @@ class _Run:
         record = self.record(fingerprint, targets, before)
         write_record(directory, replace(record, state="configured"))
         write_record(directory, record)
+        if (planned := self.planned(targets)) >= _WORTH_SAYING:
+            cache = f" with {self.tools.launcher.name}" if self.tools.launcher else ", no compiler cache"
+            say(f"{planned} steps to compile and link{cache}")
         output = NinjaOutput(report)
         status = self.ninja(targets, output)
         if status != 0 and _PARSERS in output.failed_target:
@@ -219,6 +223,15 @@ class _Run:
                 "Name what to build: pyggml build --target NAME",
             )
         return present, missing
+
+    def planned(self, targets: tuple[str, ...]) -> int:
+        """How many steps Ninja will take; fewer, where one shows that those after it are not needed."""
+        command = [str(self.tools.ninja), "-C", str(self.plan.directory), "-n", *targets]
+        finished = run(command, env=tool_environment({"NINJA_STATUS": NINJA_STATUS}), merged=True)
+        output = NinjaOutput()
+        for line in finished.text.splitlines():
+            output.feed(line)
+        return output.steps
 
     def ninja(self, targets: tuple[str, ...], output: NinjaOutput) -> int:
         command = [str(self.tools.ninja), "-C", str(self.plan.directory), "-j", str(self.plan.jobs), *targets]

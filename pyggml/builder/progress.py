@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePath
 
 NINJA_STATUS = "[%f/%t] "
 _STATUS = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
@@ -29,6 +30,15 @@ class Step:
     done: int
     total: int
     what: str
+
+    @property
+    def file(self) -> str:
+        """What the step made: `llama.cpp` of an object file, else the file's own name.
+
+        >>> Step(1, 2, "Building CXX object src/CMakeFiles/llama.dir/llama.cpp.o").file
+        'llama.cpp'
+        """
+        return PurePath(self.what.split(" ")[-1]).name.removesuffix(".o")
 
 
 Report = Callable[[Step], None]

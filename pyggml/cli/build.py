@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,13 +19,25 @@ if TYPE_CHECKING:
     from pyggml.native.python_side import PythonSide
 
 
-class Meter:
-    """Shows how far the compiling is: a bar on a terminal, otherwise a line for every tenth."""
+_SILENT_SECONDS = 15.0
 
-    def __init__(self) -> None:
+
+class Meter:
+    """Shows how far the compiling is: a bar on a terminal, otherwise a line for every tenth and every 15 seconds.
+
+    Args:
+        silent: how many seconds it may say nothing, where there is no terminal.
+    """
+
+    def __init__(self, silent: float = _SILENT_SECONDS) -> None:
         self._bar: Any = None
         self._task: Any = None
         self._tenth = 0
+        self._silent = silent
+        self._said = self._started = time.monotonic()
+        self._last: Step | None = None
+        self._over = threading.Event()
+        self._talker: threading.Thread | None = None
 
     def __enter__(self) -> Meter:
         return self
@@ -32,36 +46,61 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+        self._over.set()
+        if self._talker is not None:
+            self._talker.join()
 
     def say(self, text: str) -> None:
         """A line that stays, below what was shown so far."""
         self._end()
         say(text)
+        self._said = time.monotonic()
 
     def step(self, step: Step) -> None:
         """A step is compiled or linked."""
-        text = f"{step.done} of {step.total} steps"
         if interactive():
             if self._bar is None:
                 self._begin()
+            text = f"{step.done} of {step.total} steps, {step.file}"
             self._bar.update(self._task, completed=step.done, total=step.total, text=text)
-        elif step.done * 10 // step.total > self._tenth:
+            return
+        if self._talker is None:
+            self._talker = threading.Thread(target=self._talk, daemon=True)
+            self._talker.start()
+        self._last = step
+        if step.done * 10 // step.total > self._tenth:
             self._tenth = step.done * 10 // step.total
-            say(f"building: {text}")
+            self._line(step)
+
+    def _line(self, step: Step) -> None:
+        self._said = time.monotonic()
+        say(f"building: {step.done} of {step.total} steps")
+
+    def _talk(self) -> None:
+        """One file can take minutes."""
+        while not self._over.wait(self._silent / 10):
+            step = self._last
+            if step is not None and step.done < step.total and time.monotonic() - self._said >= self._silent:
+                self._said = time.monotonic()
+                elapsed = duration(self._said - self._started)
+                say(f"building: {step.done} of {step.total} steps, {elapsed} so far, after {step.file}")
 
     def _begin(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = ("building", BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        columns = ("building", BarColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
+        self._bar = Progress(
+            *columns, TextColumn("{task.fields[text]}", markup=False),
+            console=Console(stderr=True), transient=True,
+        )  # fmt: skip
         self._task = self._bar.add_task("", total=None, text="")
         self._bar.start()
 
     def _end(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        self._bar, self._tenth = None, 0
+        self._bar, self._tenth, self._last = None, 0, None
 
 
 def duration(seconds: float) -> str:

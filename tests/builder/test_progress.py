@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from pyggml.builder.progress import NinjaOutput, Step
+from pyggml.cli.build import Meter
 
 
 def fed(text: str, report: list[Step] | None = None) -> NinjaOutput:
@@ -96,3 +101,15 @@ def test_full_disk_and_killed_compiler_are_recognised() -> None:
     assert (helper.disk_full, helper.out_of_memory) == (False, True)
     command = fed("FAILED: a.o\ncc -DTEXT='Killed signal'\na.c:1: error: no\n")
     assert not command.out_of_memory
+
+
+def test_a_piped_build_is_never_silent_for_long(capfd: pytest.CaptureFixture[str]) -> None:
+    with Meter(silent=0.2) as meter:
+        meter.step(Step(1, 100, "Building CXX object a/slow.cpp.o"))
+        time.sleep(0.7)
+        meter.step(Step(10, 100, "Building CXX object b.cpp.o"))
+    lines = capfd.readouterr().err.splitlines()
+    waiting = [line for line in lines if "so far" in line]
+    assert 1 <= len(waiting) <= 4
+    assert waiting[0].startswith("building: 1 of 100 steps, 0.") and waiting[0].endswith("after slow.cpp")
+    assert lines[-1] == "building: 10 of 100 steps"
