@@ -276,6 +276,18 @@ def _several(
     metavar="FILE",
     help="Write every row to this file, for programs; - for standard output.",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a heat map: one page that needs no other file.",
+)
+@click.option(
+    "--since",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --html: mark what changed since the run that wrote this file with --json.",
+)
 @click.option("--all", "everything", is_flag=True, help="List the good rows as well.")
 def matrix(
     arch: str | None,
@@ -285,6 +297,8 @@ def matrix(
     jobs: int | None,
     timeout: float,
     json_file: Path | None,
+    html: Path | None,
+    since: Path | None,
     everything: bool,
     weights: str,
     kv: str,
@@ -314,6 +328,7 @@ def matrix(
       pyggml matrix --split-mode layer,tensor --kv device --against unpatched
       pyggml matrix --streams 1,2,4,8 --layout one,per-stream --split-mode layer,tensor
       pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
+      pyggml matrix --html map.html --since old.json      a page; old.json is an earlier run's --json
       pyggml matrix --schedule at-once,late,random:1      does the order of queued work change bits?
       pyggml matrix --cuda --devices 2,4,8 --arch llama   on GPUs; of a build made with --cuda
     """
@@ -328,6 +343,11 @@ def matrix(
         raise UsageError(
             "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
         )
+    if since is not None and html is None:
+        raise UsageError(
+            "--since marks changes on the page of --html", "Example: --html new.html --since old.json"
+        )
+    before = None if since is None else _read_json(since)
     work = Workload(prompt, steps, batch, shift, seed, turnover)
     build, other = _builds(variant, against, grid_options["cuda"])
     grid = Grid(
@@ -352,6 +372,12 @@ def matrix(
     click.echo(summary(result), err=to_stdout)
     if json_file is not None:
         _write_json(document(result), None if to_stdout else json_file)
+    if html is not None:
+        from pyggml.files import write_output
+        from pyggml.pages.matrix import matrix_page
+
+        write_output(html, matrix_page(document(result), before))
+        say(f"wrote {html}")
     sys.exit(exit_code(result.records))
 
 
@@ -471,6 +497,25 @@ def _shown() -> Iterator[Callable[[MatrixProgress], None]]:
             bar.update(task, completed=progress.done, total=progress.total, text=text)
 
         yield show
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """What `--json` wrote into `file`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    import json
+
+    try:
+        read = json.loads(file.read_bytes())
+        if not all({"name", "verdict", "judged"} <= case.keys() for case in read["cases"]):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is not what `pyggml matrix --json` writes", "Make it with: pyggml matrix --json FILE"
+        ) from error
+    return dict(read)
 
 
 def _write_json(document: dict[str, Any], file: Path | None) -> None:

@@ -241,9 +241,9 @@ def range_diff(before: str, after: str, html: Path | None, as_json: bool) -> Non
     comparison = compare(current_project(), before, after)
     if html is not None:
         from pyggml.files import write_output
-        from pyggml.series.exchange.range_diff_html import page
+        from pyggml.pages.range_diff import range_diff_page
 
-        write_output(html, page(comparison))
+        write_output(html, range_diff_page(comparison))
     if as_json:
         print_json(asdict(comparison))
     elif html is not None:

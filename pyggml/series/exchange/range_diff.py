@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyggml.errors import PyggmlError
+from pyggml.errors import PyggmlError, did_you_mean
 from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.patchfile.foreign import read_foreign
@@ -62,6 +62,12 @@ def compare(project: Project, before: str, after: str) -> RangeDiff:
     """
     names = {pin.name for pin in read_pins(project).pins}
     plain = [name for name in (before, after) if name not in names and not _recorded(name)]
+    for name in plain:
+        if not Path(name).exists():
+            raise PyggmlError(
+                f"{name} is neither a pin nor a directory of patches",
+                f"{did_you_mean(name, names)}Pins: {', '.join(sorted(names))}.",
+            )
     if len(plain) == 2:
         raise PyggmlError(
             f"{before} and {after} do not say which pin they are for",
@@ -109,11 +115,6 @@ def _series(project: Project, pins: set[str], name: str) -> tuple[Workspace, Seq
 
 
 def _plain(work: Workspace, name: str) -> tuple[Workspace, Sequence[Commit]]:
-    if not Path(name).exists():
-        raise PyggmlError(
-            f"{name} is neither a pin nor a directory of patches",
-            f"Pins: {', '.join(pin.name for pin in work.pins.pins)}.",
-        )
     return work, list(apply_patches(work.git, work.base, work.pin.tree, read_foreign((Path(name),))))
 
 
