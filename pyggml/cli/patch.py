@@ -396,6 +396,13 @@ def export(directory: Path, pin: str | None, as_json: bool) -> None:
     metavar="NAME",
     help="Put the one patch in the place of NAME, the later ones on top.",
 )
+@click.option(
+    "--3way",
+    "-3",
+    "three_way",
+    is_flag=True,
+    help="Merge a patch that does not apply, by the files that its index lines name, as `git am -3` does.",
+)
 @pin_option
 @reopen_option
 @json_option
@@ -406,6 +413,7 @@ def import_(
     mboxrd: bool,
     directory: str,
     replaced: str | None,
+    three_way: bool,
     pin: str | None,
     as_json: bool,
 ) -> None:
@@ -414,6 +422,16 @@ def import_(
     FILES are patch files, mails, mailboxes, a quilt `series` file, or directories that hold a `series` file or
     numbered patches. Nothing is guessed: a hunk that fits in several places is refused, and so are paths that
     can be read with a prefix and without one, and a mail with text between its diffs.
+
+    With --3way a patch that does not apply is merged. A conflict stops (exit code 3): resolve it, then go on with
+    `pyggml patch continue`, or give the whole import up with `pyggml patch abort`.
+
+    \b
+    Examples:
+      pyggml patch import fix.patch
+      pyggml patch import --3way ../fork/*.patch      made on another version
+      pyggml patch import --directory ggml series.mbox
+      pyggml patch import --replace log-at-exit v2.patch
     """
     from pyggml.series.exchange.import_patches import import_patches, replace_patch
     from pyggml.series.patchfile.foreign import Reading
@@ -425,6 +443,8 @@ def import_(
         )
     reading = Reading(strip, scissors, mboxrd, "" if below == "." else below)
     if replaced:
-        print_change(as_json, replace_patch, current_project(), replaced, files, pin, reading)
+        print_change(
+            as_json, replace_patch, current_project(), replaced, files, pin, reading, three_way=three_way
+        )
     else:
-        print_change(as_json, import_patches, current_project(), files, pin, reading)
+        print_change(as_json, import_patches, current_project(), files, pin, reading, three_way=three_way)

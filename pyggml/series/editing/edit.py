@@ -118,7 +118,7 @@ def continue_operation(project: Project) -> SeriesChange:
         branch = read_branch(work, tree, operation.applied)
         operation = replace(operation, applied=branch.applied)
         change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
-        return replace(change, notes=branch.notes)
+        return replace(change, notes=branch.notes + change.notes)
 
 
 def abort_operation(project: Project) -> SeriesChange:
@@ -188,7 +188,7 @@ def refresh(project: Project, pin: str | None = None, *, from_files: bool = Fals
         branch = read_branch(work, tree)
         operation = begin(work, doing, "edit", branch.applied, tree)
         change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
-        return replace(change, notes=branch.notes)
+        return replace(change, notes=branch.notes + change.notes)
 
 
 def _refuse_outdated(work: Workspace, operation: Operation) -> None:
@@ -269,7 +269,7 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
     done = [(patch, read_commit(work.git, commit)) for patch, commit in operation.done]
     below = top(work, done)[1]
     pick = operation.todo[0]
-    if tree == below:
+    if tree == below and not pick.optional:
         raise PyggmlError(
             f"the resolution leaves nothing of patch {pick.patch.name}",
             f"If it is not needed any more: {EDITING.abort}, then pyggml patch drop {pick.patch.name}",

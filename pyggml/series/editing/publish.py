@@ -132,11 +132,13 @@ def pick_and_publish(
     result = apply_picks(work.git, *top(work, done), picks)
     entries = [*done, *result.done]
     conflict = result.conflict
+    notes = tuple(f"{name} is left out: it changes nothing here" for name in result.left_out)
     if conflict is None:
         if goal and top(work, entries[: goal.patches])[1] != goal.tree:
             raise PyggmlError(*goal.otherwise)
         doing = f"end of {operation.doing}" if EDITING.what(work.project) else operation.doing
-        return publish_series(work, doing, entries, operation.applied, tree, goal.kept if goal else None)
+        kept = goal.kept if goal else None
+        return replace(publish_series(work, doing, entries, operation.applied, tree, kept), notes=notes)
     if goal and goal.kept:
         raise PyggmlError(
             f"patch {conflict.rest[0].patch.name} would conflict in {', '.join(conflict.paths)}",

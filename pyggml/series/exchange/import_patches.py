@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
+from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.editing.publish import SeriesChange, begin, pick_and_publish, publish_series, top
+from pyggml.series.exchange.three_way import recorded_change
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.foreign import Reading, read_foreign
 from pyggml.series.patchfile.hunks import changed_runs
 from pyggml.series.patchfile.mail import NamedPatch, PatchMail, read_patch
-from pyggml.series.stack.commits import apply_patches
+from pyggml.series.stack.commits import Commit, apply_patches
+from pyggml.series.stack.merge import merge
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, slug
 from pyggml.series.worktree.files import work_tree_state
@@ -27,6 +30,8 @@ def import_patches(
     paths: tuple[Path, ...],
     pin_name: str | None = None,
     reading: Reading | None = None,
+    *,
+    three_way: bool = False,
 ) -> SeriesChange:
     """Put patches on top of the series, in order, all of them or none.
 
@@ -34,10 +39,13 @@ def import_patches(
 
     Args:
         reading: what the user says about the files; by default all of it is found out, or refused.
+        three_way: merge a patch that does not apply, by the files that it was made on; leave out one that then
+            changes nothing.
 
     Raises:
         PyggmlError: not all of the series is applied, or a patch does not apply, is ambiguous, changes
             nothing, or reaches outside the tree; the message names the file and the hunk.
+        StoppedError: the merge of a patch conflicts.
     """
     foreign = read_foreign(paths, reading)
     with changing(project, "patch import", pin_name, Needs.SETTLED | Needs.OWN_PIN) as session:
@@ -50,13 +58,80 @@ def import_patches(
             )
         entries = list(zip(work.series.patches, work.stack(), strict=True))
         _refuse_known(work, foreign)
-        taken = {patch.name for patch in work.series.patches}
-        commits = apply_patches(work.git, *top(work, entries), foreign)
-        for patch, commit in zip(foreign, commits, strict=True):
-            name = slug(patch.title, taken)
-            taken.add(name)
+        tree = work_tree_state(work.git)
+        names = _names(work, foreign)
+        if three_way:
+            picks = [
+                Pick(Patch(name, ""), patch.mail.author, patch.mail.message, (delta,), optional=True)
+                for name, patch, delta in zip(
+                    names, foreign, _deltas(work.git, *top(work, entries), foreign), strict=True
+                )
+            ]
+            operation = begin(work, "patch import", "edit", len(entries) + len(picks), tree)
+            return pick_and_publish(work, operation, entries, picks, tree)
+        for name, commit in zip(names, _plain(work.git, *top(work, entries), foreign), strict=True):
             entries.append((Patch(name, commit.tree), commit))
-        return publish_series(work, "patch import", entries, len(entries), work_tree_state(work.git))
+        return publish_series(work, "patch import", entries, len(entries), tree)
+
+
+def _names(work: Workspace, foreign: Sequence[NamedPatch]) -> list[str]:
+    taken = {patch.name for patch in work.series.patches}
+    names = []
+    for patch in foreign:
+        names.append(slug(patch.title, taken))
+        taken.add(names[-1])
+    return names
+
+
+def _plain(git: Git, parent: str, tree: str, foreign: Sequence[NamedPatch]) -> Iterator[Commit]:
+    """As `apply_patches`; an error says whether a merge is possible."""
+    for patch in foreign:
+        try:
+            (commit,) = apply_patches(git, parent, tree, [patch])
+        except PyggmlError as error:
+            hint = error.hint
+            with contextlib.suppress(PyggmlError):
+                recorded_change(git, parent, tree, patch)
+                hint = "It can be merged, as `git am -3` does: pyggml patch import --3way"
+            raise PyggmlError(error.message, hint) from error
+        yield commit
+        parent, tree = commit.id, commit.tree
+
+
+def _deltas(git: Git, parent: str, tree: str, foreign: Sequence[NamedPatch]) -> Iterator[TreeDelta]:
+    """The change of each patch: as it stands where it applies, else to the files that it was made on.
+
+    After the first that conflicts nobody knows the tree that the next ones meet, so those must name their files.
+    """
+    conflicts = ""
+    remade = 0
+    for number, patch in enumerate(foreign):
+        if not conflicts:
+            with contextlib.suppress(PyggmlError):
+                (commit,) = apply_patches(git, parent, tree, [patch])
+                yield TreeDelta(tree, commit.tree)
+                parent, tree = commit.id, commit.tree
+                continue
+        try:
+            delta = recorded_change(git, parent, tree, patch)
+        except PyggmlError:
+            # What a patch was made on may be what the ones before it made of files that are here.
+            for earlier in foreign[remade:number]:
+                with contextlib.suppress(PyggmlError):
+                    recorded_change(git, parent, tree, earlier)
+            remade = number
+            try:
+                delta = recorded_change(git, parent, tree, patch)
+            except PyggmlError as error:
+                after = f" ({conflicts} before it conflicts)" if conflicts else ""
+                raise PyggmlError(f"{error.message}{after}", error.hint) from error
+        yield delta
+        if not conflicts:
+            merged = merge(git, delta.old, tree, delta.new)
+            if merged.stages:
+                conflicts = patch.label
+            else:
+                tree = merged.tree
 
 
 def replace_patch(
@@ -65,14 +140,19 @@ def replace_patch(
     paths: tuple[Path, ...],
     pin_name: str | None = None,
     reading: Reading | None = None,
+    *,
+    three_way: bool = False,
 ) -> SeriesChange:
     """Put the one patch in `paths` in the place of a patch of the series; the later ones go back on top.
 
     Name, purpose and proofs of the patch stay.
 
+    Args:
+        three_way: as in `import_patches`.
+
     Raises:
         PyggmlError: no such patch, not exactly one in `paths`, or it does not apply there, as `import_patches`.
-        StoppedError: a later patch conflicts.
+        StoppedError: the patch or a later one conflicts.
     """
     foreign = read_foreign(paths, reading)
     with changing(
@@ -89,9 +169,14 @@ def replace_patch(
         _refuse_known(work, foreign, besides=number)
         done = list(zip(work.series.patches[: number - 1], stack[: number - 1], strict=True))
         parent, below = top(work, done)
-        (commit,) = apply_patches(work.git, parent, below, foreign)
+        if three_way:
+            (delta,) = _deltas(work.git, parent, below, foreign)
+        else:
+            (commit,) = _plain(work.git, parent, below, foreign)
+            delta = TreeDelta(below, commit.tree)
         old, *later = series_picks(work.series, stack, range(number, len(stack) + 1))
-        new = Pick(old.patch, commit.author, commit.message, (TreeDelta(below, commit.tree),))
+        mail = foreign[0].mail
+        new = Pick(old.patch, mail.author, mail.message, (delta,))
         tree = work_tree_state(work.git)
         operation = begin(work, f"patch import --replace {name}", "edit", session.applied, tree)
         return pick_and_publish(work, operation, done, [new, *later], tree)

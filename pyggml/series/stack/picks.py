@@ -30,12 +30,14 @@ class Pick:
     Attributes:
         patch: its entry; the tree in it is recomputed.
         deltas: the change itself and the fix-ups to fold into it, in order.
+        optional: leave it out if it changes nothing, instead of refusing that.
     """
 
     patch: Patch
     author: Identity
     message: str
     deltas: tuple[TreeDelta, ...]
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,15 @@ class PickConflict:
 
 @dataclass(frozen=True)
 class PickResult:
-    """The patches that were picked, with their commits, and the conflict that ended it, if any."""
+    """The patches that were picked, with their commits, and the conflict that ended it, if any.
+
+    Attributes:
+        left_out: names of the optional ones that change nothing.
+    """
 
     done: tuple[tuple[Patch, Commit], ...]
     conflict: PickConflict | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def series_picks(series: Series, stack: Sequence[Commit], numbers: Sequence[int]) -> list[Pick]:
@@ -92,6 +99,7 @@ def apply_picks(git: Git, parent: str, tree: str, picks: Sequence[Pick]) -> Pick
 
 def _apply_picks(store: ObjectStore, parent: str, tree: str, picks: Sequence[Pick]) -> PickResult:
     done: list[tuple[Patch, Commit]] = []
+    left_out: list[str] = []
     for index, pick in enumerate(picks):
         now = tree
         for step, delta in enumerate(pick.deltas):
@@ -99,8 +107,12 @@ def _apply_picks(store: ObjectStore, parent: str, tree: str, picks: Sequence[Pic
             merged = merge_stored(store, delta.old, now, delta.new, labels)
             if merged.stages:
                 rest = (replace(pick, deltas=pick.deltas[step + 1 :]), *picks[index + 1 :])
-                return PickResult(tuple(done), PickConflict(merged.stages, merged.tree, rest))
+                conflict = PickConflict(merged.stages, merged.tree, rest)
+                return PickResult(tuple(done), conflict, tuple(left_out))
             now = merged.tree
+        if now == tree and pick.optional:
+            left_out.append(pick.patch.name)
+            continue
         if now == tree:
             raise PyggmlError(
                 f"patch {pick.patch.name} would change nothing any more on top of what comes before it",
@@ -110,4 +122,4 @@ def _apply_picks(store: ObjectStore, parent: str, tree: str, picks: Sequence[Pic
         commit = stored_commit(store, now, parent, pick.author, pick.message)
         done.append((replace(pick.patch, tree=now), commit))
         parent, tree = commit.id, now
-    return PickResult(tuple(done))
+    return PickResult(tuple(done), None, tuple(left_out))

@@ -1,0 +1,83 @@
+"""A patch that does not apply as it stands, merged: its index lines name the files that it was made on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pyggml.errors import PyggmlError
+from pyggml.git import Git
+from pyggml.git.index import write_entries
+from pyggml.git.object_store import open_objects
+from pyggml.series.patchfile.diff import FileDiff, parse_diff
+from pyggml.series.patchfile.mail import NamedPatch
+from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.stack.commits import apply_patches, scratch_index
+from pyggml.series.stack.picks import TreeDelta
+from pyggml.series.stack.trees import path_kinds
+
+_FILES = (b"100644", b"100755", b"120000")
+_INDEX = re.compile(rb"index ([0-9a-f]{4,64})\.\.[0-9a-f]{4,64}(?: [0-7]{6})?\s*")
+
+
+def recorded_change(git: Git, parent: str, tree: str, patch: NamedPatch) -> TreeDelta:
+    """The change that `patch` makes to the files that it was made on, and to no others.
+
+    As in `git am -3`, the tree before it holds only those files, so that a merge can find where they have moved.
+    Source: git's apply.c, `build_fake_ancestor`.
+
+    Args:
+        parent, tree: a commit and its tree: what the patch is for now. A file whose content the patch leaves alone
+            need not be named in it; it is taken from here.
+
+    Raises:
+        PyggmlError: the repository lacks a file, or the patch does not apply to them.
+    """
+    diffs, strip = _read(git, tree, patch)
+    entries: dict[str, tuple[str, str] | None] = {}
+    for diff in diffs:
+        if diff.old is not None:
+            entries[diff.old_path] = _entry(git, tree, patch, diff)
+    with scratch_index(git) as index:
+        write_entries(index, entries)
+        base = index.text("write-tree")
+    try:
+        (commit,) = apply_patches(git, parent, base, [replace(patch, strip=strip)])
+    except PyggmlError as error:
+        raise PyggmlError(
+            f"{patch.label}: it does not apply to the files that its index lines name",
+            "It was edited by hand: make it again with git format-patch, or import it without --3way.",
+        ) from error
+    return TreeDelta(base, commit.tree)
+
+
+def _read(git: Git, tree: str, patch: NamedPatch) -> tuple[tuple[FileDiff, ...], int]:
+    prefix = f"{patch.directory}/" if patch.directory else ""
+    try:
+        strip = patch.strip
+        if strip is None:
+            kinds = path_kinds(git, tree)
+            strip = find_strip(patch.mail.diff, lambda path: kinds(f"{prefix}{path}"), patch.usual_strip)
+        diffs = parse_diff(patch.mail.diff, strip)
+    except PyggmlError as error:
+        raise PyggmlError(f"{patch.label}: {error.message}", error.hint) from error
+    return tuple(diff.under(prefix.encode()) for diff in diffs), strip
+
+
+def _entry(git: Git, tree: str, patch: NamedPatch, diff: FileDiff) -> tuple[str, str]:
+    """Mode and blob of a file before the patch."""
+    named = next((match[1].decode() for line in diff.header if (match := _INDEX.fullmatch(line))), None)
+    if named is None and not diff.hunks and not diff.tail:
+        with open_objects(git) as store:
+            now = store.entry(tree, diff.old_path.encode("utf-8", "surrogateescape"))
+        if now is not None and now.mode in _FILES:
+            return now.mode.decode(), now.id
+    elif named is not None:
+        status, out = git.status("rev-parse", "--verify", "--quiet", f"{named}^{{blob}}", ok=(0, 1, 128))
+        if status == 0:
+            return (diff.modes[0].decode() if diff.modes else "100644"), out.decode().strip()
+    what = f"what its index line names ({named})" if named else "it, and no index line names it"
+    raise PyggmlError(
+        f"{patch.label}: cannot merge {diff.old_path}: the repository lacks {what}",
+        f"Fetch the version that the patch was made on into {git.work_tree}, or bring the patch to this one.",
+    )
