@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
@@ -87,3 +87,13 @@ def remove_file(path: Path) -> None:
     """Remove `path`; it may not exist."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
+
+
+def with_lines(before: bytes, comment: str, lines: Sequence[str]) -> bytes:
+    """The content of a text file with those of `lines` appended, below `comment`, that it does not have yet."""
+    there = before.decode("utf-8", "surrogateescape").splitlines()
+    missing = [line for line in lines if line not in there]
+    if not missing:
+        return before
+    gap = b"" if not before or before.endswith(b"\n") else b"\n"
+    return before + gap + ("\n".join([comment, *missing]) + "\n").encode()

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from pyggml.errors import PyggmlError
-from pyggml.files import write_atomic
+from pyggml.files import with_lines, write_atomic
 from pyggml.project import Project, is_project
+from pyggml.series.exchange.merge_driver import ATTRIBUTES_FILE, with_attributes
 
 _IGNORED = ("/vendor/*", "!/vendor/pins.toml", "/.pyggml/")
 _IGNORE_COMMENT = "# pyggml: fetched sources, builds and local state"
@@ -59,7 +60,7 @@ def new_project(directory: Path, files: Mapping[PurePosixPath, bytes]) -> Projec
     """Write a project; `vendor/pins.toml`, which makes it a project, comes last.
 
     Files may exist with the same content, so that a killed run can be repeated. An existing `.gitignore`
-    keeps its lines.
+    or `.gitattributes` keeps its lines.
 
     Args:
         files: paths relative to `directory`, and contents; includes the pins.
@@ -81,7 +82,11 @@ def new_project(directory: Path, files: Mapping[PurePosixPath, bytes]) -> Projec
             "Choose another directory, or move it out of the way.",
         )
     write_atomic(directory / _KEEP, b"")
-    _extend_gitignore(directory / ".gitignore")
+    for name, extended in ((".gitignore", _with_ignored), (ATTRIBUTES_FILE, with_attributes)):
+        file = directory / name
+        before = file.read_bytes() if file.is_file() else b""
+        if (after := extended(before)) != before:
+            write_atomic(file, after)
     for path in sorted(files, key=lambda path: path == _PINS):
         if not (directory / path).is_file():
             write_atomic(directory / path, files[path])
@@ -92,7 +97,7 @@ def place_for_bundled(start: Path) -> Path:
     """Where `pyggml up` puts the bundled project: `start` itself if it is practically empty, otherwise
     `pyggml-project` in it."""
     files = bundled_files(patches=True)
-    own = {".git", ".gitignore", "vendor", "patches"}
+    own = {".git", ".gitignore", ".gitattributes", "vendor", "patches"}
     if all(entry.name in own for entry in start.iterdir()) and not _conflicts(start, files):
         return start
     return start / "pyggml-project"
@@ -117,12 +122,5 @@ def _conflicts(directory: Path, files: Mapping[PurePosixPath, bytes]) -> list[st
     return conflicts
 
 
-def _extend_gitignore(file: Path) -> None:
-    before = file.read_bytes() if file.is_file() else b""
-    lines = before.decode("utf-8", "surrogateescape").splitlines()
-    missing = [line for line in _IGNORED if line not in lines]
-    if not missing:
-        return
-    gap = b"" if not before or before.endswith(b"\n") else b"\n"
-    added = "\n".join([_IGNORE_COMMENT, *missing]) + "\n"
-    write_atomic(file, before + gap + added.encode())
+def _with_ignored(before: bytes) -> bytes:
+    return with_lines(before, _IGNORE_COMMENT, _IGNORED)

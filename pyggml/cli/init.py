@@ -25,7 +25,8 @@ from pyggml.cli.common import json_option, print_json
 def init(directory: Path, kind: str, as_json: bool) -> None:
     """Create a project for your own fork in DIRECTORY (by default the working directory).
 
-    It consists of vendor/pins.toml, an empty patches/ and a .gitignore. Existing files are not overwritten.
+    It consists of vendor/pins.toml, an empty patches/, a .gitignore and a .gitattributes.
+    Existing files are not overwritten.
 
     \b
     Examples:

@@ -26,6 +26,12 @@ LAZY = {
     "reword": ("pyggml.cli.patch_reshape:reword", "Change the message of a patch."),
     "squash": ("pyggml.cli.patch_reshape:squash", "Make one patch of several."),
     "split": ("pyggml.cli.patch_reshape:split", "Make two patches of one, by files or by hunks."),
+    "renumber": ("pyggml.cli.patch_merge:renumber", "Number the patch files in the order of series.toml."),
+    "install-merge-driver": (
+        "pyggml.cli.patch_merge:install_merge_driver",
+        "Let git merge series.toml patch by patch.",
+    ),
+    "merge-driver": ("pyggml.cli.patch_merge:merge_driver", "Merge three series.toml; git calls it."),
     "patches": ("pyggml.cli.patch_contents:patches", "Find the patches that touch a file or a line."),
 }
 READING = ("list", "show", "verify", "export", "range-diff", "files", "diff", "patches")
@@ -224,12 +230,18 @@ def edit(which: str, pin: str | None, as_json: bool) -> None:
 
 
 @patch.command("continue")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "--dropped", is_flag=True, help="The patches NAME were removed on purpose; see `patch refresh`."
+)
 @json_option
-def continue_(as_json: bool) -> None:
+def continue_(names: tuple[str, ...], dropped: bool, as_json: bool) -> None:
     """Fold the edits in and put the later patches back on top; exit code 3 at a conflict."""
     from pyggml.series.editing.edit import continue_operation
 
-    print_change(as_json, continue_operation, current_project())
+    if dropped != bool(names):
+        raise UsageError("--dropped and NAME go together", "E.g.: pyggml patch continue --dropped NAME")
+    print_change(as_json, continue_operation, current_project(), names)
     note_untracked(None)
 
 
@@ -243,7 +255,7 @@ def abort(as_json: bool) -> None:
 
 
 @patch.command()
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.argument("paths", nargs=-1, metavar="[PATH|NAME]...")
 @click.option(
     "--patch", "-p", "which", metavar="NAME", help="Fold the edits into this patch, not the topmost one."
 )
@@ -252,31 +264,58 @@ def abort(as_json: bool) -> None:
     is_flag=True,
     help="Accept patch files that were edited by hand, and record their trees anew.",
 )
+@click.option(
+    "--dropped",
+    is_flag=True,
+    help="The patches NAME are missing on purpose, e.g. after `git rebase -i`: remove their files.",
+)
 @pin_option
 @reopen_option
 @json_option
 def refresh(
-    paths: tuple[str, ...], which: str | None, from_files: bool, pin: str | None, as_json: bool
+    paths: tuple[str, ...],
+    which: str | None,
+    from_files: bool,
+    dropped: bool,
+    pin: str | None,
+    as_json: bool,
 ) -> None:
     """Write commits, fix-ups and edits of the work tree back into the patch files.
 
     Edits go into the topmost applied patch, `fixup!` commits into the patch they name, and other commits
     on top become new patches. With -p, edits go into patch NAME and the later patches are put back on top;
     with PATHs, only the edits there are taken, and the others stay in the work tree.
+
+    \b
+    Examples:
+      pyggml patch refresh                           all commits and edits
+      pyggml patch refresh -p v-head-size            the edits, into one patch
+      pyggml patch refresh ggml/src                  the edits below one directory
+      pyggml patch refresh --dropped first second    after `git rebase -i` dropped the commits of these patches
+      pyggml patch refresh --from-files              after a patch file was edited by hand
     """
     from pyggml.series.editing.contents import source_path
     from pyggml.series.editing.edit import refresh as refresh_series
+    from pyggml.series.editing.from_files import refresh_from_files
     from pyggml.series.editing.refresh_into import refresh_into
     from pyggml.series.worktree.workspace import open_workspace
 
     project = current_project()
-    if from_files and (paths or which):
-        raise UsageError("--from-files takes neither a PATH nor -p", "It reads every patch file again.")
-    if paths or which:
+    if from_files and (paths or which or dropped):
+        raise UsageError(
+            "--from-files takes neither a PATH nor -p nor --dropped", "It reads every patch file again."
+        )
+    if dropped and (which or not paths):
+        raise UsageError(
+            "--dropped takes the names of patches, and no -p", "E.g.: pyggml patch refresh --dropped NAME"
+        )
+    if dropped:
+        print_change(as_json, refresh_series, project, pin, dropped=paths)
+    elif paths or which:
         only = [source_path(open_workspace(project, pin), path) for path in paths]
         print_change(as_json, refresh_into, project, which, only, pin)
     else:
-        print_change(as_json, refresh_series, project, pin, from_files=from_files)
+        print_change(as_json, refresh_from_files if from_files else refresh_series, project, pin)
     note_untracked(pin)
 
 

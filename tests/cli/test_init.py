@@ -42,6 +42,7 @@ def test_init_gives_the_bundled_pins_without_patches(tmp_path: Path) -> None:
     assert {"/vendor/*", "!/vendor/pins.toml", "/.pyggml/"} <= set(
         (root / ".gitignore").read_text().splitlines()
     )
+    assert "/patches/*/series.toml merge=pyggml-series\n" in (root / ".gitattributes").read_text()
     assert "pyggml up" in output
     assert output.count("  pyggml ") == 2
     assert f"  cd '{root}'" in output

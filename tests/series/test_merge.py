@@ -48,27 +48,35 @@ def test_conflict_marks_are_named(merged: Sandbox) -> None:
         ("verify",),
         ("drop", "first"),
         ("refresh", "--from-files"),
+        ("renumber",),
     ):
         told = merged.refused("patch", *args)
         assert f"series.toml:{line}: a merge left conflict marks" in told
-        assert "refresh --from-files" in told
+        assert "pyggml patch renumber" in told and "pyggml patch install-merge-driver" in told
     assert merged.state() == before
 
 
 def test_the_way_out_that_is_named_works(merged: Sandbox) -> None:
-    """Entries of both sides, numbered: the trees come from the files."""
+    """Entries of both sides, as they are: numbers and trees come from their order and the files."""
     series = merged.patches / "series.toml"
     assert git(merged, "checkout", "--ours", "patches/one/series.toml") == 0
-    entry = """
-[[patch]]
-name = "of-theirs"
-file = "0005-of-theirs.patch"
-tree = "{}"
-"""
+    entry = '\n[[patch]]\nname = "of-theirs"\nfile = "0004-of-theirs.patch"\n'
+    series.write_text(series.read_text() + entry)
+    done = merged.ok("patch", "renumber")
+    assert "moved patches/one/0004-of-theirs.patch to 0005-of-theirs.patch" in done.out
+    assert merged.ok("patch", "verify").code == 0
+    status = merged.status()
+    assert (status["state"], status["applied"], status["total"]) == ("applied", 5, 5)
+
+
+def test_from_files_leaves_applied_what_was(merged: Sandbox) -> None:
+    """By hand, without renumber: all of the series was applied, so all of it is."""
+    series = merged.patches / "series.toml"
+    assert git(merged, "checkout", "--ours", "patches/one/series.toml") == 0
+    entry = '\n[[patch]]\nname = "of-theirs"\nfile = "0005-of-theirs.patch"\ntree = "{}"\n'
     series.write_text(series.read_text() + entry.format("0" * 40))
     (merged.patches / "0004-of-theirs.patch").rename(merged.patches / "0005-of-theirs.patch")
     merged.ok("patch", "refresh", "--from-files")
     assert merged.ok("patch", "verify").code == 0
-    merged.ok("patch", "apply")
     status = merged.status()
     assert (status["state"], status["applied"], status["total"]) == ("applied", 5, 5)

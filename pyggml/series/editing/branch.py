@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from pyggml.errors import PyggmlError
 from pyggml.series.editing.match import CommitDelta, match_commits
@@ -16,6 +17,7 @@ from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
 from pyggml.series.stack.series_file import Patch, slug
 from pyggml.series.worktree.applied import applied_here
 from pyggml.series.worktree.position import made_of_files, refuse_outdated
+from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.workspace import Workspace
 
 _FIXUP = ("fixup! ", "squash! ", "amend! ")
@@ -38,29 +40,37 @@ class BranchSeries:
     notes: tuple[str, ...] = ()
 
 
-def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
+def read_branch(work: Workspace, tree: str, wanted: int = 0, dropped: Sequence[str] = ()) -> BranchSeries:
     """Match the commits of the branch with the patches of the series.
 
     Args:
         tree: of the work tree's files; edits go into the topmost applied patch.
         wanted: how many patches of the series are to be applied at the end, besides those of the branch.
+        dropped: the patches whose commits were removed on purpose; they leave the series.
 
     Raises:
         PyggmlError: the patch files are newer than the work tree, a commit changes nothing, a fix-up has no
-            patch, a patch below others is missing, or no patch is applied that could take the edits.
+            patch, a patch below others is missing, one that is said to be dropped is not missing, or no patch
+            is applied that could take the edits.
     """
     refuse_outdated(work)
+    gone = {work.series.find(name) - 1 for name in dropped}
     changes, fixups = _read_changes(work)
     stack = work.stack()
     total = len(stack)
     before = applied_here(work)
     old = [patch.commit for patch in before.patches] if before else []
     olds = [CommitDelta(c, TreeDelta(a, c.tree)) for a, c in zip(work.series.trees, stack, strict=False)]
-    matched = match_commits(work.git, changes, olds, old)
+    matched = match_commits(work.git, changes, olds, old, gone)
     # Without a record, a patch below one that is there counts as applied.
     was = len(old) if before else max(matched.values(), default=-1)
     below = work.head_tree
-    squashed = {} if made_of_files(work) else _find_squashed(work, changes, matched, was, below)
+    missing = sorted(set(range(was)) - set(matched.values()))
+    for present in sorted(gone - set(missing)):
+        _refuse_dropped(work, changes, matched, present, missing)
+    squashed = {}
+    if gone or not made_of_files(work):
+        squashed = _find_squashed(work, changes, matched, was, below, gone)
     taken = {patch.name for patch in work.series.patches}
     picks: list[Pick] = []
     notes: list[str] = []
@@ -94,7 +104,7 @@ def read_branch(work: Workspace, tree: str, wanted: int = 0) -> BranchSeries:
                 "Make a patch of them: pyggml patch new NAME",
             )
         picks[-1] = replace(picks[-1], deltas=(*picks[-1].deltas, TreeDelta(below, tree)))
-    placed = {*matched.values(), *(n for numbers in squashed.values() for n in numbers)}
+    placed = {*matched.values(), *gone, *(n for numbers in squashed.values() for n in numbers)}
     later = [number for number in range(1, total + 1) if number - 1 not in placed]
     applied = len(picks) + sum(number <= wanted for number in later)
     picks += series_picks(work.series, stack, later)
@@ -148,42 +158,76 @@ def _fold(pick: Pick, fixup: CommitDelta) -> Pick:
 
 
 def _find_squashed(
-    work: Workspace, changes: Sequence[CommitDelta], matched: Mapping[int, int], was: int, tree: str
+    work: Workspace,
+    changes: Sequence[CommitDelta],
+    matched: Mapping[int, int],
+    was: int,
+    tree: str,
+    gone: Collection[int],
 ) -> dict[int, list[int]]:
     """The applied patches that are part of another commit now, as after a squash or fixup of `git rebase -i`.
 
     Patches above all others that are gone were reset away: they stay in the series, unless their change is
     in the tree `tree` of the others.
 
+    Args:
+        gone: the indices of the patches that were dropped on purpose.
+
     Returns:
         index of the commit to the indices of the patches that it took in.
 
     Raises:
-        PyggmlError: a patch that was applied has been taken out of the branch, or cannot be found in one commit.
+        PyggmlError: other patches that were applied have been taken out of the branch, or cannot be found in
+            one commit.
     """
     present, squashed = set(matched.values()), dict[int, list[int]]()
     last = max((number for number in present if number < was), default=-1)
-    for missing in sorted(set(range(was)) - present):
-        patch, trees = work.series.patches[missing], work.series.trees
+    trees, lost, reason = work.series.trees, list[int](), ""
+    for missing in sorted(set(range(was)) - present - set(gone)):
         taker = _taker(work, changes, TreeDelta(trees[missing], trees[missing + 1]))
         if taker is not None:
             squashed.setdefault(taker, []).append(missing)
-            continue
-        if missing < last:
-            where = "but a later one is"
+        elif missing < last:
+            lost.append(missing)
+            reason = reason or "but a later one is"
         elif merge(work.git, trees[missing], tree, trees[missing + 1]).tree == tree:
-            where = "but its change is in them"
-        else:
-            continue
-        before = applied_here(work)
-        way = f"pyggml patch drop {patch.name}"
-        if before is not None:
-            way = f"git branch mine; git reset --keep {before.commits[-1][:12]}; {way}; git reset --keep mine"
+            lost.append(missing)
+            reason = reason or "but its change is in them"
+    if not lost:
+        return squashed
+    names = [f"{number + 1} ({work.series.patches[number].name})" for number in lost]
+    what = f"patch {names[0]} is" if len(names) == 1 else f"patches {', '.join(names)} are"
+    raise PyggmlError(
+        f"{work.git.work_tree}: {what} not among the commits any more, {reason}",
+        f"If that is on purpose: {_dropping(work, {*gone, *lost})}. Otherwise bring the commits back: git reflog",
+    )
+
+
+def _refuse_dropped(
+    work: Workspace,
+    changes: Sequence[CommitDelta],
+    matched: Mapping[int, int],
+    number: int,
+    missing: Sequence[int],
+) -> NoReturn:
+    """Refuse to leave out a patch that is not missing."""
+    name = work.series.patches[number].name
+    there = next((changes[index].commit.id[:12] for index, n in matched.items() if n == number), None)
+    if there is None:
         raise PyggmlError(
-            f"{work.git.work_tree}: patch {missing + 1} ({patch.name}) is not among the commits any more, {where}",
-            f"If you mean to remove it, there: {way}. Then: pyggml patch refresh",
+            f"patch {name} is not applied, so it was not dropped from the branch",
+            f"Remove it from the series with: pyggml patch drop {name}",
         )
-    return squashed
+    raise PyggmlError(
+        f"{work.git.work_tree}: patch {name} was not dropped: commit {there} is it",
+        f"What is missing: {_dropping(work, missing)}" if missing else "No applied patch is missing.",
+    )
+
+
+def _dropping(work: Workspace, numbers: Iterable[int]) -> str:
+    """The command that takes the branch without these patches."""
+    command = "patch continue" if EDITING.what(work.project) else "patch refresh"
+    return f"pyggml {command} --dropped {' '.join(work.series.patches[n].name for n in sorted(numbers))}"
 
 
 def _taker(work: Workspace, changes: Sequence[CommitDelta], patch: TreeDelta) -> int | None:

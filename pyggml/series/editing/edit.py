@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyggml.errors import PyggmlError
@@ -15,16 +16,14 @@ from pyggml.series.editing.publish import (
     SeriesChange,
     begin,
     pick_and_publish,
-    publish_series,
     publish_waiting,
     series_change,
     top,
 )
 from pyggml.series.patchfile.mail import Identity, clean_message
-from pyggml.series.stack.commits import Commit, apply_patches
 from pyggml.series.stack.history import read_commit
 from pyggml.series.stack.picks import Pick, TreeDelta, series_picks
-from pyggml.series.stack.series_file import Patch, check_new_name, series_patches
+from pyggml.series.stack.series_file import Patch, check_new_name
 from pyggml.series.worktree.applied import (
     APPLIED_FILE,
     applied_change,
@@ -90,14 +89,17 @@ def edit_patch(project: Project, wanted: str, pin: str | None = None) -> SeriesC
         applied = max(session.applied, number)
         tree = work_tree_state(work.git)
         operation = begin(work, f"patch edit {name}", "edit", applied, tree, name)
-        kept = applied_change(project, applied_series(work, stack))
+        kept = applied_change(project, applied_series(work, stack, len(work.series.patches)))
         publish_waiting(work, operation, stack[-1].id, tree, stack[-1].tree, kept)
         where = f"Edit {work.git.work_tree}, then: {EDITING.resume}   (or: {EDITING.abort})"
         return series_change(work, waiting=where)
 
 
-def continue_operation(project: Project) -> SeriesChange:
+def continue_operation(project: Project, dropped: Sequence[str] = ()) -> SeriesChange:
     """Go on with what waits: take the edits or the resolution in, and put the later patches back on top.
+
+    Args:
+        dropped: as for `refresh`.
 
     Raises:
         PyggmlError: nothing waits, or conflict marks are left.
@@ -110,12 +112,17 @@ def continue_operation(project: Project) -> SeriesChange:
         if operation is None:
             raise _nothing_waits(project, "`pyggml patch edit N` or `pyggml patch new NAME` begin something.")
         tree = work_tree_state(work.git)
+        if operation.kind == "conflict" and dropped:
+            raise PyggmlError(
+                "a conflict waits: no commit was dropped",
+                f"Resolve it, then: {EDITING.resume}; and remove patches with: pyggml patch drop NAME",
+            )
         if operation.kind == "conflict":
             return _resolve(work, operation, tree)
         _refuse_outdated(work, operation)
         if operation.kind == "new":
-            return _finish_new(work, operation, tree)
-        branch = read_branch(work, tree, operation.applied)
+            return _finish_new(work, operation, tree, dropped)
+        branch = read_branch(work, tree, operation.applied, dropped)
         operation = replace(operation, applied=branch.applied)
         change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
         return replace(change, notes=branch.notes + change.notes)
@@ -165,28 +172,25 @@ def _nothing_waits(project: Project, hint: str) -> PyggmlError:
     return PyggmlError("nothing is under way", hint)
 
 
-def refresh(project: Project, pin: str | None = None, *, from_files: bool = False) -> SeriesChange:
+def refresh(project: Project, pin: str | None = None, dropped: Sequence[str] = ()) -> SeriesChange:
     """Write the commits and edits of the work tree back into the patch files.
 
     Edits are folded into the topmost applied patch; `fixup!` commits into the patch they name; other
     commits become new patches. Patches that are not applied are put on top again.
 
     Args:
-        from_files: the other direction: patch files that were edited by hand are right; their hunks are
-            placed (an ambiguous one is refused) and their trees recorded anew.
+        dropped: the patches whose commits were removed on purpose, as with `git rebase -i`; their files go away.
 
     Raises:
-        PyggmlError: a commit matches nothing, a patch is missing, or no patch can take the edits.
+        PyggmlError: a commit matches nothing, no patch can take the edits, or the patches that are missing are
+            others than those in `dropped`.
         StoppedError: a later patch conflicts.
     """
-    doing = "patch refresh --from-files" if from_files else "patch refresh"
-    with changing(project, doing, pin, Needs.SETTLED if from_files else Needs.NOTHING_WAITING) as session:
+    with changing(project, "patch refresh", pin, Needs.NOTHING_WAITING) as session:
         work = session.work
         tree = work_tree_state(work.git)
-        if from_files:
-            return publish_series(work, doing, _reread(work), session.applied, tree)
-        branch = read_branch(work, tree)
-        operation = begin(work, doing, "edit", branch.applied, tree)
+        branch = read_branch(work, tree, dropped=dropped)
+        operation = begin(work, "patch refresh", "edit", branch.applied, tree)
         change = pick_and_publish(work, operation, branch.done, branch.picks, tree)
         return replace(change, notes=branch.notes + change.notes)
 
@@ -205,12 +209,14 @@ def _refuse_outdated(work: Workspace, operation: Operation) -> None:
     )
 
 
-def _finish_new(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
+def _finish_new(
+    work: Workspace, operation: Operation, tree: str, dropped: Sequence[str] = ()
+) -> SeriesChange:
     """Make the new patch of the edits, or of the user's last commit if there are none.
 
     Other commits that were made meanwhile become patches of their own, as in `refresh`.
     """
-    branch = read_branch(work, work.head_tree)
+    branch = read_branch(work, work.head_tree, dropped=dropped)
     at = branch.applied
     done = branch.done[:at]
     later = series_picks(work.series, work.stack(), range(len(done) + 1, len(branch.done) + 1))
@@ -276,12 +282,3 @@ def _resolve(work: Workspace, operation: Operation, tree: str) -> SeriesChange:
         )
     resolved = replace(pick, deltas=(TreeDelta(below, tree), *pick.deltas))
     return pick_and_publish(work, operation, done, [resolved, *operation.todo[1:]], tree)
-
-
-def _reread(work: Workspace) -> list[tuple[Patch, Commit]]:
-    files = series_patches(work.directory, work.series, recorded=False)
-    commits = apply_patches(work.git, work.base, work.series.base, files)
-    return [
-        (replace(patch, tree=commit.tree), commit)
-        for patch, commit in zip(work.series.patches, commits, strict=True)
-    ]

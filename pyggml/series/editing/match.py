@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -28,6 +28,7 @@ def match_commits(
     changes: Sequence[CommitDelta],
     stack: Sequence[CommitDelta],
     applied: Sequence[str],
+    gone: Collection[int] = (),
 ) -> dict[int, int]:
     """Match commits with patches: index of the commit to index of the patch; a commit without one is new.
 
@@ -38,9 +39,10 @@ def match_commits(
     Args:
         stack: what the patch files make.
         applied: the commits of the patches that were applied, bottom up.
+        gone: the indices of the patches that the user says were dropped; their authors and dates are no evidence.
     """
     new = cache(lambda: _new_commits(git))
-    diff = cache(lambda delta: _plain_diff(git, delta))
+    diff = cache(lambda delta: plain_diff(tree_diff(git, delta.old, delta.new)))
 
     def same_commit(change: CommitDelta, n: int) -> bool:
         return change.commit.id in (stack[n].commit.id, *applied[n : n + 1])
@@ -61,7 +63,7 @@ def match_commits(
         same_diff,
         lambda c, n: same_subject(c, n) and same_author(c, n),
         lambda c, n: n < len(applied) and same_subject(c, n),
-        lambda c, n: n < len(applied) and same_author(c, n),
+        lambda c, n: n < len(applied) and n not in gone and same_author(c, n),
     )
     matched: dict[int, int] = {}
     for rule in rules:
@@ -75,10 +77,9 @@ def match_commits(
     return matched
 
 
-def _plain_diff(git: Git, delta: TreeDelta) -> bytes:
-    """The diff without what depends on other patches: blob ids and line numbers."""
-    text = tree_diff(git, delta.old, delta.new)
-    return re.sub(rb"(?m)^(?:index [0-9a-f]+\.\.[0-9a-f]+|@@ -[0-9,]+ \+[0-9,]+ @@.*$)", b"", text)
+def plain_diff(diff: bytes) -> bytes:
+    """A diff without what depends on other patches: blob ids and line numbers."""
+    return re.sub(rb"(?m)^(?:index [0-9a-f]+\.\.[0-9a-f]+|@@ -[0-9,]+ \+[0-9,]+ @@.*$)", b"", diff)
 
 
 def _new_commits(git: Git) -> frozenset[str]:

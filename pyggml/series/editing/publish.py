@@ -70,12 +70,14 @@ def series_change(
     renamed: Mapping[str, str] | None = None,
     waiting: str | None = None,
     recovered: str | None = None,
+    files: Sequence[str] | None = None,
 ) -> SeriesChange:
     """What a command did, read back from what is there now.
 
     Args:
         changed: the files it changed; those that are not of the series do not count.
         renamed: old to new name of patches that have another name now.
+        files: the files that the patches of `work` had; by default those of their numbers.
     """
     now = open_workspace(work.project, work.pin.name)
     relative = work.directory.relative_to(work.project.root).as_posix()
@@ -85,7 +87,8 @@ def series_change(
     new = {patch.name: f"{relative}/{patch.file(n)}" for n, patch in enumerate(now.series.patches, 1)}
     pairs = []
     for number, patch in enumerate(work.series.patches, 1):
-        old, place = f"{relative}/{patch.file(number)}", new.get((renamed or {}).get(patch.name, patch.name))
+        file = files[number - 1] if files else patch.file(number)
+        old, place = f"{relative}/{file}", new.get((renamed or {}).get(patch.name, patch.name))
         if old != place and old in removed and place in written:
             pairs.append((old, place))
             removed.remove(old)
@@ -182,12 +185,21 @@ def publish_series(
     """
     head, head_tree = top(work, entries[:applied])
     new_tree = kept or head_tree
-    changes = work.series_changes(_series_files(work, entries))
-    record = applied_change(work.project, applied_series(work, [commit for _, commit in entries[:applied]]))
+    contents = [work.patch_file(number) for number in range(1, len(work.series.patches) + 1)]
+    changes = work.series_changes(series_files(work, entries, contents))
+    record = applied_entries(work, entries, applied)
     cleared = EDITING.file_change(work.project, None)
     files = (*changes, *record, *cleared)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, files))
     return series_change(work, changes)
+
+
+def applied_entries(
+    work: Workspace, entries: Sequence[tuple[Patch, Commit]], applied: int
+) -> tuple[FileChange, ...]:
+    """The change of the record that says: the first `applied` of `entries` are in the work tree."""
+    commits = [commit for _, commit in entries[:applied]]
+    return applied_change(work.project, applied_series(work, commits, len(entries)))
 
 
 def publish_waiting(
@@ -213,11 +225,17 @@ def publish_waiting(
     publish(work.project, work.git, change)
 
 
-def _series_files(work: Workspace, entries: Sequence[tuple[Patch, Commit]]) -> dict[str, bytes]:
-    """The whole content of the series' directory; files of unchanged commits are kept byte for byte."""
+def series_files(
+    work: Workspace, entries: Sequence[tuple[Patch, Commit]], contents: Sequence[bytes]
+) -> dict[str, bytes]:
+    """The whole content of the series' directory; files of unchanged commits are kept byte for byte.
+
+    Args:
+        contents: what the files of the patches of `work` have now.
+    """
     known: dict[tuple[str, str], tuple[bytes, str]] = {}
-    for number, patch in enumerate(work.series.patches, 1):
-        known[patch.name, patch.tree] = work.patch_file(number), work.series.trees[number - 1]
+    for patch, before, data in zip(work.series.patches, work.series.trees, contents, strict=False):
+        known[patch.name, patch.tree] = data, before
     files: dict[str, bytes] = {}
     changed: dict[str, Commit] = {}
     below = work.series.base

@@ -81,7 +81,7 @@ def publish_rebase(
     if head is not None:
         commits = [step.commit for step in steps if step.commit is not None]
         count = next((n for n, commit in enumerate(commits, 1) if commit.id == head), 0)
-        changes += applied_change(work.project, applied_series(onto, commits[:count]))
+        changes += applied_change(work.project, applied_series(onto, commits[:count], len(commits)))
     publish(work.project, work.git, Transaction(doing, old, new, tree_old, tree_new, tuple(changes)))
     forget_rebase(work.project)
     return PublishedRebase(written, new != old, default)

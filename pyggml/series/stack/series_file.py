@@ -118,6 +118,37 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
             directory (a patch missing, listed twice, out of order, unlisted or empty).
     """
     path = directory / SERIES_FILE
+    document, entries = _read_document(path, pin, base)
+    _refuse_duplicates(path, entries)
+    patches = tuple(_read_entry(path, number, entry)[0] for number, entry in enumerate(entries, 1))
+    _check_files(directory, patches)
+    return Series(pin, base, patches, _closed(path, document))
+
+
+def read_listing(directory: Path, pin: str, base: str) -> tuple[Series, tuple[str, ...]]:
+    """Read `directory/series.toml` as a merge may leave it, whatever lies beside it.
+
+    Numbers may be missing or stand twice, trees may be wrong, and two patches may have one name.
+
+    Returns:
+        the series in the order of the file, and the file that each entry names.
+
+    Raises:
+        PyggmlError: the file is malformed, or records another pin or base.
+    """
+    path = directory / SERIES_FILE
+    document, entries = _read_document(path, pin, base)
+    rows = [_read_entry(path, n, entry, numbered=False) for n, entry in enumerate(entries, 1)]
+    series = Series(pin, base, tuple(patch for patch, _ in rows), _closed(path, document))
+    return series, tuple(file for _, file in rows)
+
+
+def _read_document(path: Path, pin: str, base: str) -> tuple[Mapping[str, Any], list[Any]]:
+    """The whole file and its entries.
+
+    Raises:
+        PyggmlError: it is malformed, or records another pin or base.
+    """
     document = read_toml(path, {"pin": pin, "base": base})
     if document.get("pin") != pin:
         raise PyggmlError(
@@ -132,13 +163,14 @@ def read_series(directory: Path, pin: str, base: str) -> Series:
     entries = document.get("patch", [])
     if not isinstance(entries, list):
         raise PyggmlError(f"{path}: 'patch' must be a list of tables", "Put each patch under [[patch]].")
-    _refuse_duplicates(path, entries)
-    patches = tuple(_read_entry(path, number, entry) for number, entry in enumerate(entries, 1))
-    _check_files(directory, patches)
+    return document, entries
+
+
+def _closed(path: Path, document: Mapping[str, Any]) -> str:
     closed = document.get(CLOSED, "")
     if not isinstance(closed, str):
         raise PyggmlError(f"{path}: '{CLOSED}' must be a string that says why", "Correct it, or remove it.")
-    return Series(pin, base, patches, closed)
+    return closed
 
 
 def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,8 +187,8 @@ def read_toml(path: Path, missing: Mapping[str, Any]) -> Mapping[str, Any]:
             line = text.count("\n", 0, mark.start()) + 1
             raise PyggmlError(
                 f"{path}:{line}: a merge left conflict marks",
-                "Keep the entries of both sides, number them and their files in order, "
-                "then: pyggml patch refresh --from-files"
+                "Keep the entries of both sides in the order you want, then: pyggml patch renumber. To let git "
+                "merge it: pyggml patch install-merge-driver; git checkout --merge FILE"
                 if path.name == SERIES_FILE
                 else "Resolve them, or take one side whole: git checkout --ours, or --theirs, and the file.",
             )
@@ -186,26 +218,32 @@ def series_patches(
         yield NamedPatch(file, mail, tree=patch.tree if recorded else "")
 
 
-def _read_entry(path: Path, number: int, entry: Any) -> Patch:
+def _read_entry(path: Path, number: int, entry: Any, *, numbered: bool = True) -> tuple[Patch, str]:
+    """An entry and the file it names.
+
+    Args:
+        numbered: `file` must have the entry's number, and `tree` must be there.
+    """
+
     def text(key: str, default: str | None = None) -> str:
         value = entry.get(key, default) if isinstance(entry, dict) else None
         if not isinstance(value, str):
             raise PyggmlError(f"{path}: patch {number}: '{key}' must be a string", "Correct that entry.")
         return value
 
-    name, file, tree = text("name"), text("file"), text("tree")
+    name, file, tree = text("name"), text("file"), text("tree", None if numbered else "")
     match = _FILE.fullmatch(file)
     if not match or not PATCH_NAME.fullmatch(name) or match[2] != name:
         raise PyggmlError(
             f"{path}: patch {number}: file {file!r} does not match name {name!r}",
             f"The file of this patch must be {number:04d}-{name}.patch; `pyggml patch rename` renames both.",
         )
-    if int(match[1]) != number:
+    if numbered and int(match[1]) != number:
         raise PyggmlError(
             f"{path}: {file} is entry {number}: the series is out of order",
-            "Restore the order of the entries, or move patches with: pyggml patch move",
+            "Number the files in the order of the entries with: pyggml patch renumber",
         )
-    if not _TREE.fullmatch(tree):
+    if numbered and not _TREE.fullmatch(tree):
         raise PyggmlError(f"{path}: patch {number}: 'tree' is not a git tree id", "Correct that entry.")
     proof = entry.get("proof", [])
     if not isinstance(proof, list) or not all(isinstance(node, str) for node in proof):
@@ -218,7 +256,7 @@ def _read_entry(path: Path, number: int, entry: Any) -> Patch:
             f"{path}: patch {number}: 'fails-with' is not a regular expression: {error}",
             "Correct that entry.",
         ) from error
-    return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof), fails_with)
+    return Patch(name, tree, text("purpose", ""), text("drop-when", ""), tuple(proof), fails_with), file
 
 
 def _refuse_duplicates(path: Path, entries: list[Any]) -> None:
@@ -248,11 +286,13 @@ def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
 
 
 def series_toml(series: Series, previous: bytes | None) -> bytes:
-    """The text of `series.toml` for `series`; comments and unknown keys of `previous` survive."""
+    """The text of `series.toml` for `series`; comments, unknown keys and line ends of `previous` survive."""
     import tomlkit
     from tomlkit.items import AoT, Table
 
-    document = tomlkit.parse(previous.decode("utf-8")) if previous else tomlkit.document()
+    text = (previous or b"").decode("utf-8")
+    ends = "\r\n" if "\r\n" in text else "\n"
+    document = tomlkit.parse(text.replace("\r\n", "\n"))
     if not previous:
         document.add(tomlkit.comment("The patches on this pin, in order. Written by `pyggml patch`;"))
         document.add(tomlkit.comment("purpose, drop-when and proof are yours to edit."))
@@ -262,7 +302,8 @@ def series_toml(series: Series, previous: bytes | None) -> bytes:
     document["base"] = series.base
     old: dict[str, Table] = {}
     if isinstance(document.get("patch"), AoT):
-        old = {str(table.get("name")): table for table in document["patch"]}
+        for table in document["patch"]:
+            old.setdefault(str(table.get("name")), table)
         document.remove("patch")
     entries = tomlkit.aot()
     for number, patch in enumerate(series.patches, 1):
@@ -286,4 +327,4 @@ def series_toml(series: Series, previous: bytes | None) -> bytes:
         entries.append(entry)
     if series.patches:
         document["patch"] = entries
-    return tomlkit.dumps(document).encode("utf-8")
+    return tomlkit.dumps(document).replace("\n", ends).encode("utf-8")

@@ -31,11 +31,13 @@ class AppliedSeries:
 
     Attributes:
         base: the pin's commit, below the first patch.
+        complete: these were all patches of the series.
     """
 
     pin: str
     base: str
     patches: tuple[AppliedPatch, ...]
+    complete: bool = False
 
     @property
     def commits(self) -> tuple[str, ...]:
@@ -52,10 +54,10 @@ def read_applied(project: Project) -> AppliedSeries | None:
         return None
 
 
-def applied_series(work: Workspace, commits: Sequence[Commit]) -> AppliedSeries:
-    """What the work tree is made of with `commits` made of the first patches on the pin of `work`."""
+def applied_series(work: Workspace, commits: Sequence[Commit], total: int) -> AppliedSeries:
+    """What the work tree is made of with `commits` made of the first of `total` patches on the pin of `work`."""
     patches = tuple(AppliedPatch(commit.tree, commit.id) for commit in commits)
-    return AppliedSeries(work.pin.name, work.base, patches)
+    return AppliedSeries(work.pin.name, work.base, patches, 0 < len(patches) == total)
 
 
 def applied_change(project: Project, new: AppliedSeries | None) -> tuple[FileChange, ...]:

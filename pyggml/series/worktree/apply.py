@@ -94,7 +94,7 @@ def _move(session: Session, doing: str, at: int | None, wanted: int) -> ApplyRes
         known_position(work)
     stack = work.stack(wanted)
     head = stack[-1].id if stack else work.base
-    applied = applied_series(work, stack)
+    applied = applied_series(work, stack, total)
     change = Transaction(
         *(doing, work.head, head, work.head_tree, work.series.trees[wanted]),
         applied_change(work.project, applied),

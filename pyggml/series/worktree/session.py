@@ -11,7 +11,7 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
 from pyggml.series.worktree.files import check_ready, edits
-from pyggml.series.worktree.position import known_position, refuse_outdated
+from pyggml.series.worktree.position import known_position, made_of_files, refuse_outdated
 from pyggml.series.worktree.sequencer import refuse_waiting
 from pyggml.series.worktree.transaction import Transaction, recover
 from pyggml.series.worktree.workspace import Workspace, open_workspace
@@ -27,7 +27,9 @@ class Needs(enum.Flag):
         NO_EDITS: no tracked file is edited.
         KNOWN_HEAD: HEAD is at a position of the series, or of another pin's series.
         OWN_PIN: HEAD is at a position of the series of this pin.
+        NO_COMMITS: HEAD has no commit of the user; it may be made of patch files that have changed since.
         SETTLED: nothing waits, nothing is edited, and HEAD is at a known position.
+        ONLY_FILES: nothing waits, and the work tree has nothing that patch files do not have or had.
     """
 
     NONE = 0
@@ -35,7 +37,9 @@ class Needs(enum.Flag):
     NO_EDITS = enum.auto()
     KNOWN_HEAD = enum.auto()
     OWN_PIN = enum.auto()
+    NO_COMMITS = enum.auto()
     SETTLED = NOTHING_WAITING | NO_EDITS | KNOWN_HEAD
+    ONLY_FILES = NOTHING_WAITING | NO_EDITS | NO_COMMITS
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def changing(
     needs: Needs = Needs.NONE,
     *,
     keeps_series: bool = False,
+    opened: Callable[[Project, str | None], Workspace] = open_workspace,
 ) -> Iterator[Session]:
     """Open the project for a change.
 
@@ -86,13 +91,14 @@ def changing(
         pin_name: the pin, or what says it once the project is locked.
         keeps_series: the command changes no patch file of this pin, or finishes what was begun before the series
             was closed.
+        opened: what reads pins and series.
 
     Raises:
         PyggmlError: as `open_workspace` and `require`; or another process holds the project, or the vendored
             repository is in the middle of a merge or the like, or on another branch.
     """
     with locked(project, doing) as (_, recovered):
-        work = open_workspace(project, pin_name() if callable(pin_name) else pin_name)
+        work = opened(project, pin_name() if callable(pin_name) else pin_name)
         check_ready(work.git)
         if not keeps_series:
             _refuse_closed(work)
@@ -111,7 +117,9 @@ def require(work: Workspace, doing: str, needs: Needs) -> int:
     if Needs.NOTHING_WAITING in needs:
         refuse_waiting(work.project)
     if Needs.NO_EDITS in needs:
-        _refuse_edits(work, doing)
+        _refuse_edits(work, doing, outdated=Needs.NO_COMMITS not in needs)
+    if Needs.NO_COMMITS in needs and not made_of_files(work):
+        known_position(work)
     if not needs & (Needs.KNOWN_HEAD | Needs.OWN_PIN):
         return 0
     at = known_position(work)
@@ -131,10 +139,11 @@ def _refuse_closed(work: Workspace) -> None:
         )
 
 
-def _refuse_edits(work: Workspace, doing: str) -> None:
+def _refuse_edits(work: Workspace, doing: str, *, outdated: bool) -> None:
     edited = edits(work.git).tracked
     if edited:
-        refuse_outdated(work)
+        if outdated:
+            refuse_outdated(work)
         more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
         raise PyggmlError(
             f"{work.git.work_tree}: {edited[0]}{more} edited: `{doing}` would lose that",

@@ -90,7 +90,7 @@ def open_workspace(
     return _open(project, pin_name, patches_dir, True)
 
 
-def open_bare(project: Project, pin_name: str) -> Workspace:
+def open_bare(project: Project, pin_name: str | None) -> Workspace:
     """A workspace with an empty series, whatever lies in the series' directory.
 
     Raises:
