@@ -208,7 +208,29 @@ def link_out(box: Sandbox) -> None:
     box.git("add", "link")
 
 
-# For every loss that has been seen once: what comes before, the command, and the exit code it has.
+def wide(box: Sandbox) -> None:
+    """A fourth patch that changes two files."""
+    box.replace("README.md", "downstream\n", "downstream\nagain\n")
+    box.patch("wide", "run.sh", "exit 0\n", "exit 1\n")
+
+
+def replacement(box: Sandbox) -> None:
+    """Another version of the first patch, beside the series."""
+    data = box.files()["0001-first.patch"]
+    (box.root / "theirs.patch").write_bytes(data.replace(b"+line three\n", b"+line III\n"))
+
+
+def below_src(box: Sandbox) -> None:
+    """A patch of another directory, beside the series."""
+    box.patch("theirs", "src/scale.c", "line 30\n", "line thirty\n")
+    data = box.files()["0004-theirs.patch"].replace(b"src/", b"")
+    box.ok("undo")
+    box.git("reset", "-q", "--hard")
+    (box.root / "theirs.patch").write_bytes(data)
+
+
+# For every loss that has been seen once, and every command that rewrites patches:
+# what comes before, the command, and the exit code it has.
 LOSSES: dict[str, tuple[Callable[[Sandbox], object], str, int]] = {
     "commit in the middle": (edit_with_commits, "patch continue", 0),
     "followed pull": (lambda box: prepare(box, "pulled"), "patch apply", 0),
@@ -220,6 +242,24 @@ LOSSES: dict[str, tuple[Callable[[Sandbox], object], str, int]] = {
     "drop": (lambda box: None, "patch drop first", 0),
     "move": (lambda box: None, "patch move third 1", 0),
     "rename": (lambda box: None, "patch rename second zwei", 0),
+    "reword": (lambda box: None, "patch reword second -m reworded", 0),
+    "refresh into": (
+        lambda box: box.replace("src/scale.c", "line 30\n", "line dreissig\n"),
+        "patch refresh -p first",
+        0,
+    ),
+    "refresh into, stop": (
+        lambda box: box.replace("src/scale.c", "line twenty\n", "line zwanzig\n"),
+        "patch refresh -p first",
+        3,
+    ),
+    "refresh path": (lambda box: prepare(box, "refresh"), "patch refresh README.md", 0),
+    "squash": (lambda box: None, "patch squash first third", 0),
+    "split": (wide, "patch split wide narrow --path run.sh -m narrow", 0),
+    "pop": (lambda box: None, "patch pop 2", 0),
+    "push": (lambda box: box.ok("patch", "pop", "2"), "patch push", 0),
+    "into a directory": (below_src, "patch import --directory src theirs.patch", 0),
+    "replace": (replacement, "patch import --replace first theirs.patch", 0),
 }
 
 
