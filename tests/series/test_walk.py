@@ -31,14 +31,14 @@ FILES = ["src/scale.c", "src/named.c", "README.md"]
 NUMBERS = st.integers(1, 4)
 COMMANDS = [
     "apply", "unapply", "new", "edit", "continue", "abort", "refresh", "refresh --from-files", "drop", "move",
-    "rename", "import", "undo", "redo",
+    "rename", "import", "undo", "redo", "squash", "split", "refresh -p", "reword", "push", "pop",
 ]  # fmt: skip
 REWRITES = {
     "swap": "sed -i '1{h;d};2{G}'",
     "drop": "sed -i 1d",
     "squash": "sed -i '2s/^pick/fixup/'",
 }
-FOLDS = ["new", "new", "refresh", "commit -qam own", "commit -qa --fixup HEAD~1"]
+FOLDS = ["new", "new", "refresh", "refresh -p", "commit -qam own", "commit -qa --fixup HEAD~1"]
 PULLS = ["push", "change", "add", "drop", "move"]
 GIT = [
     *PULLS,
@@ -219,7 +219,9 @@ class Walk(RuleBasedStateMachine):
         self.tool(command, number, to, 0)
 
     @rule(
-        command=st.sampled_from(["apply", "unapply", "edit", "drop", "move", "rename", "import"]),
+        command=st.sampled_from(
+            ["apply", "unapply", "edit", "drop", "move", "rename", "import", "squash", "split", "pop", "push"]
+        ),
         number=NUMBERS,
     )
     def clean_command(self, command: str, number: int) -> None:
@@ -243,6 +245,7 @@ class Walk(RuleBasedStateMachine):
 
     def tool(self, command: str, number: int, to: int, point: int) -> None:
         args = ["undo", *(["--redo"] if command == "redo" else [])]
+        path = FILES[(number + to) % len(FILES)]
         if command not in ("undo", "redo"):
             more = {
                 "apply": ["--to", str(to)] if to < 4 else [],
@@ -253,6 +256,13 @@ class Walk(RuleBasedStateMachine):
                 "move": [str(number), str(to)],
                 "rename": [str(number), f"name-{len(self.trace)}"],
                 "import": [str(self.place / "mails" / f"{number}.patch")],
+                "squash": [str(number), str(to)],
+                "split": [str(number), f"split-{len(self.trace)}"]
+                + (["--path", path] if to % 2 else ["--hunk", f"{path}:1"]),
+                "refresh -p": [str(number)],
+                "reword": [str(number), "-m", f"reworded : {len(self.trace)}"],
+                "push": [str(to)],
+                "pop": [str(to)],
             }
             args = ["patch", *command.split(), *more.get(command, [])]
         before, interrupted, old = self.now, self.interrupted(), set(self.records())
