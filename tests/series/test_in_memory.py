@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.utils
 import random
 import subprocess
 from pathlib import Path
@@ -121,6 +122,7 @@ BODIES += [
     b"a\nFrom x\n",
 ]
 BODIES += ["\u00a0x\n".encode(), b"a" * 1100 + b"\n", b"  \n\t\nFrom: C <c@x>\n", b"http://x\n", b"a\0b\n"]
+BODIES += [b"a::b() fails\n\nText\n", b"From::a\n", b"subject::a b\n", b"Date::Mon\n", b"\nFrom: :a\n"]
 
 
 def test_a_plain_mail_is_read_as_mailinfo_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +147,29 @@ def test_names_that_mailinfo_changes_are_left_to_it(name: str) -> None:
     data = mail_of(DIFF)
     assert read_plain(data) is not None
     assert read_plain(data.replace(b"From: A B ", f"From: {name} ".encode())) is None
+
+
+def test_dates_are_read_and_written_as_the_standard_library_does() -> None:
+    rng = random.Random(5)  # noqa: S311
+    known = 0
+    for _ in range(3000):
+        day, month = rng.choice(["Mon", "Sun"]), rng.choice(["Jan", "Feb", "Sep", "Dec", "may", "Foo"])
+        hour, minute, second = (rng.randint(0, end) for end in (24, 60, 60))
+        zone = f"{rng.choice('+-')}{rng.randint(0, 25):02d}{rng.choice([0, 30, 45, 59, 60, 99]):02d}"
+        clock = f"{hour:02d}:{minute:02d}:{second:02d}"
+        text = f"{day}, {rng.randint(0, 32)} {month} {rng.choice([1960, 1970, 2026, 3000])} {clock} {zone}"
+        try:
+            when = email.utils.parsedate_to_datetime(text)
+            wanted = f"{int(when.timestamp())} {when.strftime('%z') or '+0000'}"
+        except ValueError:
+            wanted = mail.UNKNOWN_DATE
+        if wanted.startswith("-"):
+            wanted = mail.UNKNOWN_DATE
+        assert mail.raw_date(text) == wanted, text
+        if wanted != mail.UNKNOWN_DATE and when.tzinfo:
+            known += 1
+            assert mail.mail_date(wanted) == email.utils.format_datetime(when), wanted
+    assert known > 500
 
 
 def random_files(seed: random.Random) -> dict[str, bytes]:

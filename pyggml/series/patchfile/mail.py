@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import dataclass
-from email.utils import format_datetime, parsedate_to_datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
@@ -15,6 +15,13 @@ from pyggml.series.patchfile.plain_mail import read_plain
 
 UNKNOWN_AUTHOR = ("unknown", "unknown@localhost")
 UNKNOWN_DATE = "1577836800 +0000"
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# As git writes it; -0000 would say that the zone is not known.
+_DATE = re.compile(
+    r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) ([12]\d{3}) (\d\d):(\d\d):(\d\d) (?!-0000)([+-]\d\d)([0-5]\d)",
+    re.ASCII,
+)
 _CRLF_HEADERS = re.compile(
     rb"^(?:diff --git [^\n]*\r$|--- [^\n]*\r\n\+\+\+ [^\n]*\r\n@@ -[\d,]+ \+[\d,]+ @@[^\n]*\r$)", re.MULTILINE
 )
@@ -200,7 +207,7 @@ def clean_message(text: str) -> str:
 def raw_date(text: str) -> str:
     """git's raw date of an RFC 2822 date; a fixed date if `text` is not one."""
     try:
-        when = parsedate_to_datetime(text)
+        when = _parse_date(text)
         seconds = int(when.timestamp())
     except (ValueError, TypeError, OverflowError):
         return UNKNOWN_DATE
@@ -210,14 +217,25 @@ def raw_date(text: str) -> str:
     return f"{seconds} {offset[:5]}"
 
 
+def _parse_date(text: str) -> datetime:
+    match = _DATE.fullmatch(text)
+    if match is None or match[2] not in _MONTHS:
+        # Importing it takes longer than reading the dates of a series.
+        from email.utils import parsedate_to_datetime
+
+        return parsedate_to_datetime(text)
+    day, year, hour, minute, second = (int(match[group]) for group in (1, 3, 4, 5, 6))
+    zone = timezone(timedelta(hours=int(match[7]), minutes=int(match[7][0] + match[8])))
+    return datetime(year, _MONTHS.index(match[2]) + 1, day, hour, minute, second, tzinfo=zone)
+
+
 def mail_date(raw: str) -> str:
     """The RFC 2822 date of git's raw date."""
-    from datetime import UTC, datetime, timedelta, timezone
-
     seconds, offset = raw.split()
     minutes = int(offset[1:3]) * 60 + int(offset[3:5])
     zone = timezone(timedelta(minutes=-minutes if offset[0] == "-" else minutes))
-    return format_datetime(datetime.fromtimestamp(int(seconds), UTC).astimezone(zone))
+    when = datetime.fromtimestamp(int(seconds), UTC).astimezone(zone)
+    return f"{_DAYS[when.weekday()]}, {when.day:02d} {_MONTHS[when.month - 1]} {when:%Y %H:%M:%S %z}"
 
 
 def split_mailbox(data: bytes, name: str, *, mboxrd: bool = False) -> list[bytes]:

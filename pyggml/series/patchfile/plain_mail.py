@@ -20,7 +20,8 @@ _HEAD = re.compile(
     rb"\n"
 )
 _BREAK = re.compile(rb"^(?:diff -|Index: |---)[^\n]*\n", re.MULTILINE)
-_LIKE_A_HEADER = re.compile(rb"\s*(?:[!-9;-~]+:|>|\[|From )")
+# A message that begins with `class::function()` has no header there: git knows three of them.
+_LIKE_A_HEADER = re.compile(rb"\s*(?:[!-9;-~]+:(?!:)|(?i:From|Subject|Date):|>|\[|From )")
 
 
 @dataclass(frozen=True)
