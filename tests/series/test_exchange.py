@@ -184,6 +184,22 @@ def test_an_export_is_the_same_bytes_each_time_and_overwrites_nothing(three: San
     assert "not empty" in three.refused("patch", "export", str(tmp_path / "a"))
 
 
+def test_an_export_is_that_of_the_files_whatever_is_applied(three: Sandbox, tmp_path: Path) -> None:
+    def export(name: str) -> dict[str, bytes]:
+        three.ok("patch", "export", str(tmp_path / name))
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    wanted = export("applied")
+    three.git("commit", "-q", "--amend", "-m", "third : with other words")
+    assert export("amended") == wanted
+    three.git("commit", "-q", "--allow-empty", "-m", "own : on top")
+    assert export("more") == wanted
+    three.git("reset", "-q", "--hard", "HEAD~3")
+    assert export("less") == wanted
+    three.git("checkout", "-q", "--orphan", "other")
+    assert export("elsewhere") == wanted
+
+
 def test_verify_names_the_bad_file_and_judges_the_others(three: Sandbox) -> None:
     path = three.patches / "0002-second.patch"
     path.write_bytes(path.read_bytes().replace(b"+line twenty", b"+line zwanzig"))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
+from pyggml.git import GitError
 from pyggml.project import Project
 from pyggml.series.patchfile.mail import NamedPatch, mail_date, read_patch
 from pyggml.series.stack.commits import Commit, apply_patches
-from pyggml.series.stack.format_patch import format_patches
+from pyggml.series.stack.format_patch import format_chain, format_patches
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.version import __version__
 
 COVER = "0000-cover-letter.patch"
+_NUMBER = re.compile(rb"(\nSubject: \[PATCH) \d+/\d+(?=\] )")
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,21 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
         raise PyggmlError(f"the series on pin {work.pin.name} is empty: nothing to export")
     if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
         raise PyggmlError(f"{directory} exists and is not empty", "Name a directory that does not exist yet.")
-    stack = work.stack()
-    made = format_patches(work.git, stack, numbered=True)
-    files = {
-        patch.file(number): data
-        for number, (patch, data) in enumerate(zip(work.series.patches, made, strict=True), 1)
-    }
-    _read_back(work, files)
-    keep_cr = any(b"\r\n" in data for data in files.values())
-    files = {COVER: _cover(work, stack, keep_cr=keep_cr), **files}
+    with ThreadPoolExecutor(max_workers=1) as meanwhile:
+        applied = meanwhile.submit(_format_applied, work)
+        stack = work.stack()
+        stat = meanwhile.submit(
+            work.git.text, "diff", "--stat=78,60", "--summary", work.series.base, stack[-1].tree
+        )
+        top, chain = applied.result()
+        made = format_patches(work.git, stack, numbered=True, chain=chain if top == stack[-1].id else None)
+        files = {
+            patch.file(number): data
+            for number, (patch, data) in enumerate(zip(work.series.patches, made, strict=True), 1)
+        }
+        _read_back(work, files)
+        keep_cr = any(b"\r\n" in data for data in files.values())
+        files = {COVER: _cover(work, stack, stat.result(), keep_cr=keep_cr), **files}
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.new")
     try:
         beside.mkdir(parents=True)
@@ -64,11 +74,30 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
     return ExportedSeries(tuple(files), keep_cr)
 
 
+def _format_applied(work: Workspace) -> tuple[str, list[bytes]]:
+    """HEAD, and what git writes for the commits up to it if they look like the whole series; else nothing.
+
+    Most often the series is applied: then git can write while the patch files are read.
+    """
+    total = len(work.series.patches)
+    try:
+        rows = work.git.text("rev-list", "--no-commit-header", "--format=%H %T", "-n", str(total + 1), "HEAD")
+        commits, trees = zip(*(row.split() for row in reversed(rows.splitlines())), strict=True)
+        if (commits[0], *trees) == (work.base, *work.series.trees):
+            return commits[-1], format_chain(work.git, work.base, commits[-1], numbered=True)
+    except (GitError, ValueError):
+        pass  # HEAD is somewhere else
+    return "", []
+
+
 def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
     """Refuse files that do not give the recorded trees."""
+    own_files = [work.patch_file(number) for number in range(1, len(files) + 1)]
+    if own_files == [_NUMBER.sub(b"\\1", data, count=1) for data in files.values()]:
+        return
     mails = [read_patch(data, name) for name, data in files.items()]
     # The series' own files have just given them: the same mails give them, too.
-    own = (read_patch(work.patch_file(n), patch.name) for n, patch in enumerate(work.series.patches, 1))
+    own = (read_patch(data, patch.name) for data, patch in zip(own_files, work.series.patches, strict=True))
     if mails == list(own):
         return
     patches = (NamedPatch(name, mail) for name, mail in zip(files, mails, strict=True))
@@ -80,10 +109,9 @@ def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
             )
 
 
-def _cover(work: Workspace, stack: Sequence[Commit], *, keep_cr: bool) -> bytes:
+def _cover(work: Workspace, stack: Sequence[Commit], stat: str, *, keep_cr: bool) -> bytes:
     """The cover letter: each patch and its purpose, the size of the series, and the upstream commit below it."""
     total = len(stack)
-    stat = work.git.text("diff", "--stat=78,60", "--summary", work.series.base, stack[-1].tree)
     lines = [
         "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001",
         f"From: {stack[-1].author.name} <{stack[-1].author.email}>",

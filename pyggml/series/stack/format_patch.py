@@ -63,23 +63,35 @@ def format_patch(git: Git, commit: Commit, *, number: int = 0, total: int = 0) -
     )
 
 
-def format_patches(git: Git, commits: Sequence[Commit], *, numbered: bool = False) -> list[bytes]:
+def format_chain(git: Git, below: str, top: str, *, numbered: bool = False) -> list[bytes]:
+    """What git writes for the commits above `below` up to `top`, unchecked; nothing for those that change nothing."""
+    with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
+        number = "--numbered" if numbered else "--no-numbered"
+        git.run(*_FORMAT, number, "-o", scratch, f"{below}..{top}")
+        names = sorted(Path(scratch).iterdir(), key=lambda path: int(path.name.partition("-")[0]))
+        return [path.read_bytes() for path in names]
+
+
+def format_patches(
+    git: Git,
+    commits: Sequence[Commit],
+    *,
+    numbered: bool = False,
+    chain: Sequence[bytes] | None = None,
+) -> list[bytes]:
     """The patch files of a chain of commits, as `format_patch` gives them, by one process if all of them are plain.
 
     Args:
         numbered: the subjects are numbered `[PATCH k/n]`.
+        chain: what `format_chain` gives for these very commits, if it is there already.
 
     Raises:
         PyggmlError: as `format_patch`.
     """
     total = len(commits) if numbered else 0
-    made: list[bytes] = []
-    if len(commits) > 1 and all(b.parent == a.id for a, b in pairwise(commits)):
-        with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
-            number = "--numbered" if numbered else "--no-numbered"
-            git.run(*_FORMAT, number, "-o", scratch, f"{commits[0].parent}..{commits[-1].id}")
-            names = sorted(Path(scratch).iterdir(), key=lambda path: int(path.name.partition("-")[0]))
-            made = [path.read_bytes() for path in names]
+    made = list(chain or ())
+    if chain is None and len(commits) > 1 and all(b.parent == a.id for a, b in pairwise(commits)):
+        made = format_chain(git, commits[0].parent, commits[-1].id, numbered=numbered)
     # A commit that changes nothing has no file.
     if len(made) != len(commits):
         made = [b""] * len(commits)
