@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from pyggml.builder.record import Build
+    from pyggml.matrix.expectations import Expectations
     from pyggml.matrix.run import MatrixProgress
 
     _Type = click.ParamType[tuple[Any, ...]]
@@ -116,7 +117,8 @@ def _several(
     "that should be the same), unordered (bits that depend on the schedule), race (operations that nothing orders), "
     "over (the bound of upstream's test, --bound, against the CPU), refused (a kind of cache that cannot be laid out "
     "per stream; creating the context says so), unsupported (by the model or the build), fixed (did not work in the "
-    "other build), identical, within (the bound). Exit code 1 if any row has one of the first eight."
+    "other build), identical, within (the bound). Exit code 1 if any row has one of the first eight and is not "
+    "expected to, or is expected to and does not."
 )
 @click.option(
     "--arch", metavar="REGEX", help="Upstream's tiny models of these architectures; by default of all."
@@ -257,6 +259,15 @@ def _several(
     show_default=True,
     help="Largest NMSE against the CPU; the default is upstream's. Real quantised models may need more.",
 )
+@click.option(
+    "--expect",
+    type=click.Choice(["use", "ignore", "write"]),
+    default="use",
+    show_default=True,
+    help="What is known not to be right, with reasons, is in patches/PIN/matrix.toml: take it into account, or do not, "
+    "or write what this matrix finds into the file, for you to review. It is about upstream's tiny models on the whole "
+    "series; files given with --model have to be right.",
+)
 @click.option("--variant", metavar="V", help="The build; by default the active one.")
 @click.option(
     "--against", metavar="V", help="Another build, normally the unpatched one, to be equal to bit for bit."
@@ -310,6 +321,7 @@ def matrix(
     shift: int,
     seed: int,
     turnover: bool,
+    expect: str,
     **grid_options: Any,
 ) -> None:
     """Compare every architecture on virtual devices with the CPU, and host caches with device caches.
@@ -319,6 +331,9 @@ def matrix(
     run is a process of its own: one that dies is a row, with the assertion that killed it. With --layout, a
     cache per stream must give the same bits as one tensor for all streams in the same place; --against
     compares both with the one tensor of the other build.
+
+    Rows that are known not to be right are in patches/PIN/matrix.toml with their reasons. They do not count
+    as long as they are as known; one that has become right does.
 
     \b
     Examples:
@@ -334,6 +349,7 @@ def matrix(
     """
     import os
 
+    from pyggml.files import write_atomic
     from pyggml.matrix.cases import Grid
     from pyggml.matrix.report import document, exit_code, print_result, summary
     from pyggml.matrix.run import run_matrix
@@ -348,6 +364,11 @@ def matrix(
             "--since marks changes on the page of --html", "Example: --html new.html --since old.json"
         )
     before = None if since is None else _read_json(since)
+    if files and expect == "write":
+        raise UsageError(
+            "--expect write and --model exclude each other",
+            "Expected verdicts are about upstream's tiny models.",
+        )
     work = Workload(prompt, steps, batch, shift, seed, turnover)
     build, other = _builds(variant, against, grid_options["cuda"])
     grid = Grid(
@@ -363,10 +384,15 @@ def matrix(
         _check_cuda([one for one in (build, other) if one is not None])
     if other is not None:
         _warn(build, other)
+    known = _expectations(build, weights, grid.bound)
     models = _files(files) if files else _tiny(build, arch, weights == "lively")
+    if arch is None and not files:
+        known.check_models(model.stem for model in models)
+    ask = (lambda run: None) if files or expect == "ignore" else known.of
     builds = {_name(one): one for one in (build, other) if one is not None}
     with _shown() as report:
-        result = run_matrix(grid, models, builds, jobs or len(os.sched_getaffinity(0)), timeout, report)
+        jobs = jobs or len(os.sched_getaffinity(0))
+        result = run_matrix(grid, models, builds, jobs, timeout, report, ask)
     to_stdout = str(json_file) == "-"
     _print(lambda console: print_result(result, console, everything), to_stderr=to_stdout)
     click.echo(summary(result), err=to_stdout)
@@ -378,7 +404,16 @@ def matrix(
 
         write_output(html, matrix_page(document(result), before))
         say(f"wrote {html}")
+    if expect == "write":
+        write_atomic(known.path, known.after(result.records).text())
+        say(f"{known.path} is written: see what changed, and explain the reasons that are not")
     sys.exit(exit_code(result.records))
+
+
+def _expectations(build: Build, weights: str, bound: float) -> Expectations:
+    from pyggml.matrix.expectations import FILE, read_expectations
+
+    return read_expectations(current_project().patches_dir / build.record.pin / FILE, weights, bound)
 
 
 def _builds(variant: str | None, against: str | None, cuda: bool) -> tuple[Build, Build | None]:

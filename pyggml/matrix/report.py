@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyggml.matrix.cases import AT_ONCE
 from pyggml.matrix.run import MatrixResult
-from pyggml.matrix.verdict import BAD, NOT_RUN, VERDICTS, MatrixRow
+from pyggml.matrix.verdict import BAD, NOT_RUN, VERDICTS, ExpectedVerdict, MatrixRow
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,7 +65,7 @@ def line_of(record: MatrixRow) -> str:
     """A row in one line of text."""
     run = record.case.run
     words = f"{run.name} ({run.configuration()}): {WORDS[record.verdict]}"
-    reason = " ".join(filter(None, (record.reason, _where(record))))
+    reason = " ".join(filter(None, (record.why, _where(record))))
     return f"{words}: {reason}" if reason else words
 
 
@@ -78,6 +78,12 @@ def print_result(result: MatrixResult, console: Console, everything: bool = Fals
         for reason, names in _not_run(result.records, verdict):
             console.print(f"{len(names)} {verdict}: {reason}: ", style="yellow", end="", markup=False)
             console.print(_listed(names), markup=False, highlight=False)
+    for known, records in _expected(result.records):
+        names = list(dict.fromkeys(record.case.run.name for record in records))
+        at = f" ({known.at})" if known.at else ""
+        text = f"{len(records)} {WORDS[known.verdict]} as expected: {known.reason}{at}: "
+        console.print(text, style="yellow", end="", markup=False)
+        console.print(_listed(names), markup=False, highlight=False)
     if result.grid.left_out:
         numbers = ", ".join(str(streams) for streams in result.grid.left_out)
         console.print(
@@ -104,7 +110,10 @@ def summary(result: MatrixResult) -> str:
     models = len({record.case.run.model for record in result.records})
     judged = [record for record in result.records if record.case.judged and record.case.cpu is not None]
     bad = sum(record.bad for record in result.records)
-    end = _count(bad, "bad row") if bad else "nothing is wrong"
+    known = sum(len(records) for _, records in _expected(result.records))
+    end = _count(bad, "bad row") if bad else "nothing else is wrong" if known else "nothing is wrong"
+    if known:
+        end = f"{_count(known, 'row')} as expected, {end}"
     if not bad and all(record.verdict in NOT_RUN for record in judged):
         end = "nothing could be compared"
     counts = (_count(models, "model"), _count(len(judged), "row"), _count(result.runs, "run"))
@@ -130,6 +139,7 @@ def document(result: MatrixResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 2),
         "ok": not exit_code(result.records),
         "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+        "expected": [{**asdict(known), "rows": len(records)} for known, records in _expected(result.records)],
         "cases": [_record(record) for record in ordered(result.records)],
     }
 
@@ -155,6 +165,7 @@ def _record(record: MatrixRow) -> dict[str, Any]:
         "verdict": record.verdict,
         "bad": record.bad,
         "reason": record.reason,
+        "expected": None if record.expected is None else asdict(record.expected),
         "note": record.note,
         "sensitivity": _finite(record.sensitivity),
         "phase": record.phase,
@@ -190,7 +201,7 @@ def _table(rows: Sequence[MatrixRow], against: str | None) -> RenderableType:
         table.add_column(name, no_wrap=name != "why", overflow="fold")
     for record in rows:
         run = record.case.run
-        why = " ".join(filter(None, (record.reason, _where(record), record.note and f"[{record.note}]")))
+        why = " ".join(filter(None, (record.why, _where(record), record.note and f"[{record.note}]")))
         cells = [run.name, run.configuration(), record.verdict, *(_cell(record, other) for other in beside)]
         texts = [Text(cell) for cell in (*cells, why)]
         texts[2].stylize(_COLOURS.get(record.verdict, "green"))
@@ -225,6 +236,15 @@ def _not_run(records: Iterable[MatrixRow], verdict: str) -> list[tuple[str, list
     return sorted(
         ((reason, list(names)) for reason, names in by_reason.items()), key=lambda one: -len(one[1])
     )
+
+
+def _expected(records: Iterable[MatrixRow]) -> list[tuple[ExpectedVerdict, list[MatrixRow]]]:
+    """The rows that are as expected, by what is known of them."""
+    rows: dict[ExpectedVerdict, list[MatrixRow]] = {}
+    for record in records:
+        if record.case.judged and record.expected is not None and record.as_expected:
+            rows.setdefault(record.expected, []).append(record)
+    return list(rows.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,14 +6,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyggml.builder.record import Build
 from pyggml.matrix.cases import Case, Grid, Run, expand
 from pyggml.matrix.run_outcome import RunOutcome
-from pyggml.matrix.verdict import MatrixRow, judge
+from pyggml.matrix.verdict import ExpectedVerdict, MatrixRow, judge
 from pyggml.matrix.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def run_matrix(
     jobs: int,
     timeout: float,
     report: Callable[[MatrixProgress], None] = lambda progress: None,
+    expected: Callable[[Run], ExpectedVerdict | None] = lambda run: None,
 ) -> MatrixResult:
     """Run everything.
 
@@ -55,13 +56,14 @@ def run_matrix(
         jobs: runs at a time.
         timeout: seconds for each run.
         report: called after every run.
+        expected: what is known of a row's run.
 
     Raises:
         PyggmlError: a build cannot be loaded.
     """
     start = time.monotonic()
     cases = expand(grid, models)
-    waiting = _Waiting(cases, grid.against, grid.bound)
+    waiting = _Waiting(cases, grid.against, grid.bound, expected)
     runs = waiting.runs
     done = 0
     with tempfile.TemporaryDirectory(prefix="pyggml-matrix-") as scratch:
@@ -80,9 +82,16 @@ def run_matrix(
 class _Waiting:
     """Cases whose runs are not all done, and the logits that are still needed."""
 
-    def __init__(self, cases: Sequence[Case], against: str | None, bound: float) -> None:
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        against: str | None,
+        bound: float,
+        expected: Callable[[Run], ExpectedVerdict | None],
+    ) -> None:
         self._against = against
         self._bound = bound
+        self._expected = expected
         self._needs: dict[Case, set[Run]] = {}
         for case in cases:
             needed = set(case.runs())
@@ -112,7 +121,10 @@ class _Waiting:
             missing = self._missing[case]
             missing.discard(outcome.run)
             if not missing:
-                record = judge(case, self._outcomes, _load, self._against, self._bound)
+                record = replace(
+                    judge(case, self._outcomes, _load, self._against, self._bound),
+                    expected=self._expected(case.run),
+                )
                 self.records[case] = record
                 rows.append(record)
                 self._release(case)

@@ -60,6 +60,21 @@ class RowCheck:
 
 
 @dataclass(frozen=True)
+class ExpectedVerdict:
+    """What a row is known to be.
+
+    Attributes:
+        at: upstream's file and line, where known.
+        says: text that the row's reason must contain, so that another death is not taken for the known one.
+    """
+
+    verdict: str
+    reason: str
+    at: str = ""
+    says: str = ""
+
+
+@dataclass(frozen=True)
 class MatrixRow:
     """A row of the matrix: a case and its result.
 
@@ -71,6 +86,7 @@ class MatrixRow:
             upstream's bound, even a cache full of garbage would pass.
         seconds: of the run's own process.
         races: operations that nothing orders, if they were looked for.
+        expected: what is known of the row; None if it should be right.
     """
 
     case: Case
@@ -84,10 +100,29 @@ class MatrixRow:
     architecture: str | None = None
     sensitivity: float | None = None
     races: tuple[Race, ...] = ()
+    expected: ExpectedVerdict | None = None
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether it is known not to be right, and is as it is known."""
+        known = self.expected
+        return known is not None and self.verdict == known.verdict and known.says in self.reason
 
     @property
     def bad(self) -> bool:
-        return self.case.judged and self.verdict in BAD
+        """Whether it is wrong and not known, or no longer as it is known."""
+        wrong = self.verdict in BAD if self.expected is None else not self.as_expected
+        return self.case.judged and wrong
+
+    @property
+    def why(self) -> str:
+        """The reason; of a row that is not as expected, also what was expected."""
+        if self.expected is None or self.as_expected:
+            return self.reason
+        known = self.expected
+        says = f' with "{known.says}"' if known.verdict == self.verdict else ""
+        mine = "right" if self.verdict in (*GOOD, "fixed") else self.reason
+        return f'{mine}, but "{known.verdict}" is expected{says}: {known.reason}'
 
     def check(self, against: str) -> RowCheck | None:
         return next((one for one in self.checks if one.against == against), None)
