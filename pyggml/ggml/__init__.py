@@ -10,7 +10,7 @@ from pyggml.ggml.context import Context
 from pyggml.ggml.device import Backend, Buffer, BufferType, Device, cpu, device, devices
 from pyggml.ggml.gguf_files import read_gguf, write_gguf
 from pyggml.ggml.graph import Graph
-from pyggml.ggml.handle import ClosedError, Handle, ThreadError
+from pyggml.ggml.handle import ClosedError, Handle, InUseError, ThreadError
 from pyggml.ggml.meta import MetaDevice
 from pyggml.ggml.ops import Ops
 from pyggml.ggml.ownership import StaleError
@@ -32,6 +32,7 @@ __all__ = [
     "Device",
     "Graph",
     "Handle",
+    "InUseError",
     "InputCopy",
     "MetaDevice",
     "Ops",

@@ -100,7 +100,7 @@ class Context(TensorPool):
                 for and what is free. On a MetaDevice also what its split function raises.
         """
         buffer_type = buffer_type_of(place)
-        with self.using(), self.lease():
+        with self.using():
             without = [raw for raw in self.raw_tensors() if not raw.data and not raw.buffer]
             roots = [raw for raw in without if not raw.view_src]
             if not roots:

@@ -168,10 +168,10 @@ def check_stamps(graph: Graph) -> None:
 
 @contextlib.contextmanager
 def running(graph: Graph) -> Iterator[None]:
-    """Keep everything that the graph needs until the end of the block, whoever closes it."""
+    """Keep everything that the graph needs until the end of the block; none of it can be closed."""
     with contextlib.ExitStack() as stack:
         for handle in (graph, *graph.context.reach(), *(stamp.owner for stamp in graph.stamps)):
-            stack.enter_context(handle.lease())
+            stack.enter_context(handle.lease(in_call=True))
         for stamp in graph.stamps:
             if isinstance(stamp.owner, GraphViews):
                 stamp.owner.since_compute = 0

@@ -20,15 +20,24 @@ class ThreadError(PyggmlError):
     """Two threads used one handle at the same time; ggml's objects have no locks."""
 
 
-class Use:
-    """The block in which one thread uses a handle (see Handle.using); the thread may nest it."""
+class InUseError(PyggmlError):
+    """A handle was closed while C was using it, so by a callback of that call."""
 
-    __slots__ = ("_handle", "lock")
+
+class Use:
+    """The block in which one thread uses a handle (see Handle.using); the thread may nest it.
+
+    Attributes:
+        depth: how often it has.
+    """
+
+    __slots__ = ("_handle", "depth", "lock")
 
     def __init__(self, handle: Handle) -> None:
         # Weakly, or every handle would be a cycle.
         self._handle = weakref.ref(handle)
         self.lock = threading.RLock()
+        self.depth = 0
 
     def __enter__(self) -> None:
         handle = self._handle()
@@ -37,6 +46,7 @@ class Use:
         if handle is None or handle._closed:
             self.lock.release()
             raise ClosedError(f"{handle.label if handle is not None else 'the handle'} is closed")
+        self.depth += 1
 
     def refuse(self) -> NoReturn:
         """Raise ThreadError: another thread holds `lock`."""
@@ -47,20 +57,22 @@ class Use:
         )
 
     def __exit__(self, *_: object) -> None:
+        self.depth -= 1
         self.lock.release()
 
 
 class Lease:
-    """Keeps the memory of a handle until it is given back or collected; the handle may be closed meanwhile."""
+    """Keeps the memory of a handle until it is given back or collected; see Handle.lease."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, in_call: bool) -> None:
         self._handle: Handle | None = handle
+        self._in_call = in_call
 
     def give_back(self) -> None:
         """Done with the memory; a second time is harmless."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            handle._lease_ends()
+            handle._lease_ends(self._in_call)
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +93,9 @@ class Handle:
     """Base of everything that stands for a C object.
 
     Rules: closing twice is harmless; use after close raises ClosedError; closing a parent closes its children
-    first; a child keeps its parents alive; a lease (a numpy view, a transfer in another thread) postpones the
-    freeing of the memory, not the closing of the handle; a second thread gets ThreadError; nothing is freed
-    while the interpreter shuts down.
+    first; a child keeps its parents alive; a lease (a numpy view) postpones the freeing of the memory, not the
+    closing of the handle; what C is using just now cannot be closed, so not in a callback (InUseError); a second
+    thread gets ThreadError; nothing is freed while the interpreter shuts down.
 
     A subclass makes its C object, then calls `super().__init__(label, *parents)` as the last thing that can
     fail, implements `_release()` (free the C object; called exactly once, never raises) and opens every
@@ -111,6 +123,7 @@ class Handle:
         self._children: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self._use = Use(self)
         self._busy = 0
+        self._calls = 0
         self._released = False
         self._closed = False
         for parent in parents:
@@ -147,8 +160,12 @@ class Handle:
             parent._children[id(self)] = self
             parent._busy += 1
 
-    def lease(self) -> Lease:
+    def lease(self, *, in_call: bool = False) -> Lease:
         """Postpone the freeing of the C object until the lease is given back or collected.
+
+        Args:
+            in_call: for a call into C, and until it returns: meanwhile closing raises InUseError. Unlike `using`, it
+                keeps no other thread out.
 
         Raises:
             ClosedError: it is closed.
@@ -156,16 +173,19 @@ class Handle:
         with _counting:
             self.check()
             self._busy += 1
-        return Lease(self)
+            self._calls += in_call
+        return Lease(self, in_call)
 
     def close(self) -> None:
         """Close the children, then this; the C object is freed as soon as no lease holds it.
 
         Raises:
+            InUseError: C is using it or a child just now; nothing is closed then.
             ThreadError: another thread is using it or a child; it is still open then.
         """
         if self.closed:
             return
+        self._refuse_if_in_call(self)
         with contextlib.suppress(ClosedError), self._use:
             for child in reversed(list(self._children.values())):
                 child.close()
@@ -204,9 +224,26 @@ class Handle:
         """Free the C object."""
         raise NotImplementedError
 
-    def _lease_ends(self) -> None:
+    def _refuse_if_in_call(self, closing: Handle) -> None:
+        for child in list(self._children.values()):
+            child._refuse_if_in_call(closing)
+        if not self._use.lock.acquire(blocking=False):
+            self._use.refuse()
+        try:
+            in_call = not self._closed and (self._use.depth > 0 or self._calls > 0)
+        finally:
+            self._use.lock.release()
+        if in_call:
+            what = "it" if self is closing else f"{self.label}, which would be closed with it"
+            raise InUseError(
+                f"{closing.label} cannot be closed now: a call that has not returned uses {what}",
+                "Close it after that call, not in a callback.",
+            )
+
+    def _lease_ends(self, in_call: bool = False) -> None:
         with _counting:
             self._busy -= 1
+            self._calls -= in_call
         self._try_release()
 
     def _try_release(self) -> None:

@@ -92,7 +92,10 @@ class Scheduler(SplitMemory):
         self._bindings = load()
         self._parallel = bool(parallel)
         self._offload = bool(op_offload)
-        self.raw = self._new()
+        with contextlib.ExitStack() as stack:
+            for one in backends:
+                stack.enter_context(one.lease(in_call=True))
+            self.raw = self._new()
         self._assigned: dict[Any, Backend] = {}
         # Assigned tensors are remembered by address, so their contexts must stay.
         self._kept: list[TensorPool] = []
@@ -258,8 +261,8 @@ class Scheduler(SplitMemory):
         With ask True it returns whether it wants to see that node; with ask False it can read the node's data,
         and stops the computation of the node's split by returning False (upstream goes on with the next split:
         ggml-backend.cpp, ggml_backend_sched_compute_splits). Its exception comes out of `compute`. The tensor
-        may be used within the call only. The call may close handles (they are freed after the computation) but
-        not change this scheduler. None removes the function.
+        may be used within the call only. The call cannot change this scheduler, nor close what the graph needs.
+        None removes the function.
         """
         ffi, lib = self._bindings.ffi, self._bindings.lib
         with self.using():

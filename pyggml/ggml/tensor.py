@@ -371,7 +371,7 @@ class Access:
         meta: it is on the devices of a MetaDevice.
     """
 
-    __slots__ = ("_lease", "host", "meta", "stamp", "tensor")
+    __slots__ = ("_lease", "_pool_lease", "host", "meta", "stamp", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -392,7 +392,8 @@ class Access:
                 )
             with tensor.context.using():
                 lib.ggml_backend_view_init(raw)
-        self._lease: Lease = self.stamp.owner.lease()
+        self._lease: Lease = self.stamp.owner.lease(in_call=True)
+        self._pool_lease: Lease = tensor.context.lease(in_call=True)
 
     def check_transfer(self, offset: int, size: int, *, writing: bool) -> None:
         """Raise if a MetaDevice cannot read or write these bytes."""
@@ -404,6 +405,7 @@ class Access:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._pool_lease.give_back()
         self._lease.give_back()
 
 

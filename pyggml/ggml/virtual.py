@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pyggml.errors import PyggmlError
 from pyggml.ggml.device import Device
+from pyggml.ggml.handle import InUseError
 from pyggml.ggml.library import load
 from pyggml.native.ledger import Ledger, record_dtype
 from pyggml.native.races import Race, read_races
@@ -63,9 +64,18 @@ class VirtualDevices:
         return self
 
     def close(self) -> None:
-        """Remove the devices from ggml's registry, end the ledger and the faults; twice is harmless."""
+        """Remove the devices from ggml's registry, end the ledger and the faults; twice is harmless.
+
+        Raises:
+            InUseError: in a callback, while C may be using them.
+        """
         if VirtualDevices._active is not self:
             return
+        if load().callbacks.calling:
+            raise InUseError(
+                "the virtual devices cannot be closed now: a call that has not returned may use them",
+                "Close them after that call, not in a callback.",
+            )
         remove_devices(load())
         VirtualDevices._active = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.ggml.handle import Handle
+from pyggml.ggml.handle import Handle, InUseError, Use
 from pyggml.llama.arguments import MAX_INT32, checked_int
 from pyggml.llama.batch import Batch, BatchLimits, Item, Positions, Sequences, Tokens, Wanted, make_batch
 from pyggml.llama.errors import AbortedError, DecodeError, NoRoomError
@@ -57,6 +58,8 @@ class LlamaContext(Handle):
 
     model: Model
     memory: Memory
+    _computing: int | None = None
+    """The thread in which llama.cpp computes just now."""
 
     def __init__(
         self,
@@ -107,7 +110,8 @@ class LlamaContext(Handle):
                 can any of their positions be removed.
             op_offload: compute on a device with weights that lie on the host, where that pays off.
             rope_freq_base, rope_freq_scale: 0 for the model's own.
-            abort: called repeatedly while the CPU computes; returning True ends the decode.
+            abort: called repeatedly while the CPU computes; returning True ends the decode. As in on_node, the context
+                cannot be used or closed there.
             on_node: eval callback of the scheduler, `function(tensor, ask) -> bool` with a raw
                 `struct ggml_tensor *`: first asked whether a node is wanted, then called with its result.
 
@@ -143,7 +147,7 @@ class LlamaContext(Handle):
             on_node=on_node,
         )
         self._bindings = bindings
-        with model.lease():
+        with model.lease(in_call=True):
             params = context_params(bindings, model, options)
             model.check_device_memory(params, options.offload_kqv)
             self._callbacks = add_callbacks(bindings, params, options)
@@ -194,6 +198,18 @@ class LlamaContext(Handle):
             positions=model.n_positions,
             gaps=model.allows_gaps,
         )
+
+    def using(self) -> Use:
+        """See Handle.using.
+
+        Raises:
+            InUseError: in a callback of its own decode or encode, where llama.cpp is not finished with it.
+        """
+        if self._computing == threading.get_ident():
+            raise InUseError(
+                f"{self.label} is computing", "Use it, and its memory, after that call, not in a callback."
+            )
+        return super().using()
 
     @property
     def pointer(self) -> Any:
@@ -424,11 +440,15 @@ class LlamaContext(Handle):
         c_batch.n_seq_id = keep_2 = ffi.from_buffer("int32_t[]", batch.counts)
         c_batch.seq_id = ffi.cast("llama_seq_id **", ffi.from_buffer(rows))
         c_batch.logits = keep_3 = ffi.from_buffer("int8_t[]", flags)
-        with self._bindings.guard():
-            result = int(function(self._pointer, c_batch[0]))
-            if result == 0:
-                # Computation may still be running, and exceptions of its callbacks are to be raised here.
-                self._bindings.lib.llama_synchronize(self._pointer)
+        self._computing = threading.get_ident()
+        try:
+            with self._bindings.guard():
+                result = int(function(self._pointer, c_batch[0]))
+                if result == 0:
+                    # Computation may still be running, and exceptions of its callbacks are to be raised here.
+                    self._bindings.lib.llama_synchronize(self._pointer)
+        finally:
+            self._computing = None
         del keep_0, keep_1, keep_2, keep_3
         return result
 

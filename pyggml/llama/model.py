@@ -309,7 +309,7 @@ class Model(Handle):
         Raises:
             PyggmlError: the model has no vocabulary, or it lacks a character or a special token.
         """
-        with self.lease():
+        with self.lease(in_call=True):
             return self._vocab.tokenize(text, bool(special), bool(parse_special))
 
     def detokenize(
@@ -321,7 +321,7 @@ class Model(Handle):
             UsageError: a number that is not a token id.
             PyggmlError: the model has no vocabulary.
         """
-        with self.lease():
+        with self.lease(in_call=True):
             return self._vocab.detokenize(tokens, bool(remove_special), bool(unparse_special)).decode(
                 "utf-8", "replace"
             )

@@ -193,6 +193,11 @@ class Callbacks:
             raise mine.error
         return result
 
+    @property
+    def calling(self) -> bool:
+        """Whether a guarded call of this thread has not returned: this is a callback of it."""
+        return bool(self._stack())
+
     def _enter(self) -> Guard:
         mine = Guard()
         self._stack().append(mine)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyggml.ggml import ClosedError, Context, Handle, Scheduler, ThreadError, cpu
+from pyggml.ggml import ClosedError, Context, Handle, InUseError, Scheduler, ThreadError, cpu
 
 
 class Probe(Handle):
@@ -61,6 +61,22 @@ def test_a_lease_postpones_the_freeing_but_not_the_closing_of_the_whole_family()
     lease.give_back()
     lease.give_back()
     assert log == ["child", "parent"]
+
+
+@pytest.mark.parametrize("how", ["using", "lease"])
+def test_what_a_call_uses_cannot_be_closed_and_neither_can_its_parents(how: str) -> None:
+    log: list[str] = []
+    parent = Probe(log, "parent")
+    used, other = Probe(log, "used", parent), Probe(log, "other", parent)
+    with used.using() if how == "using" else used.lease(in_call=True):
+        with pytest.raises(InUseError, match=r"probe used cannot be closed now: .* uses it\nClose it after"):
+            used.close()
+        with pytest.raises(InUseError, match=r"probe parent cannot be closed now: .* uses probe used, which"):
+            parent.close()
+        assert log == [] and not other.closed
+        other.close()
+    parent.close()
+    assert log == ["other", "used", "parent"]
 
 
 def test_a_child_keeps_its_parent_until_it_is_collected() -> None:

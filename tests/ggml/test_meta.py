@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.ggml import Axis, Context, Device, MetaDevice, SplitState, cpu
+from pyggml.ggml import Axis, Context, Device, InUseError, MetaDevice, Scheduler, SplitState, Tensor, cpu
 from pyggml.ggml.library import load
 from pyggml.testing import ProcessDiedError
 
@@ -362,3 +363,47 @@ def test_a_device_is_what_it_says(devices: MakeDevices) -> None:
 )
 def test_a_devices_name_lists_its_devices(devices: MakeDevices) -> None:
     assert by_name(devices(2)).name == "Meta(VDEV0,VDEV1)"
+
+
+def test_the_split_function_cannot_close_what_is_being_allocated(devices: MakeDevices) -> None:
+    context = Context("given")
+    context.tensor("f32", 8, "a")
+
+    def split(tensor: Tensor) -> SplitState:
+        context.close()
+        return SplitState.mirrored()
+
+    with pytest.raises(InUseError, match="context given cannot be closed now"):
+        context.allocate(MetaDevice(list(devices(2)), split))
+    context.allocate(cpu())
+
+
+def test_a_log_handler_cannot_close_what_writes_the_log(
+    devices: MakeDevices, caplog: pytest.LogCaptureFixture
+) -> None:
+    vdev = devices(1, faults=["compute:nth=1"])
+    backend = vdev[0].backend()
+    scheduler, context = Scheduler([backend, cpu().backend()]), Context()
+    x = context.tensor("f32", 8).mark_input()
+    graph = context.graph(context.ops.scale(x, 2.0))
+    scheduler.assign(graph.nodes[0], backend)
+    scheduler.allocate(graph)
+    refused: list[BaseException] = []
+
+    class Closes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            for one in (scheduler, backend, context, graph):
+                try:
+                    one.close()
+                except InUseError as error:
+                    refused.append(error)
+
+    handler = Closes()
+    logging.getLogger("pyggml.ggml").addHandler(handler)
+    try:
+        with pytest.raises(PyggmlError):
+            scheduler.compute(graph)
+    finally:
+        logging.getLogger("pyggml.ggml").removeHandler(handler)
+    assert len(refused) >= 4
+    scheduler.compute(graph)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from pyggml.ggml import (
     ClosedError,
     Context,
     Graph,
+    InUseError,
     Scheduler,
     StaleError,
     Tensor,
@@ -364,13 +364,13 @@ def test_the_callback_may_not_change_its_scheduler(devices: MakeDevices, rng: An
     chain.scheduler.compute(graph)
 
 
-@pytest.mark.parametrize("what", ["scheduler", "graph", "context", "backend", "weights"])
-def test_what_the_callback_closes_is_freed_after_the_computation(
+@pytest.mark.parametrize("what", ["scheduler", "graph", "context", "backend", "weights", "buffer", "devices"])
+def test_nothing_that_a_computation_uses_can_be_closed_in_its_callback(
     what: str, devices: MakeDevices, rng: Any
 ) -> None:
     vdev = devices(2)
     chain = Chain(vdev, rng)
-    graph, x, _ = chain.build()
+    graph, x, nodes = chain.build()
     chain.scheduler.allocate(graph)
     x.set(chain.x)
     closes = {
@@ -379,6 +379,8 @@ def test_what_the_callback_closes_is_freed_after_the_computation(
         "context": x.context.close,
         "backend": chain.backends[0].close,
         "weights": chain.kept[0].close,
+        "buffer": chain.weights[0].stamp().owner.close,
+        "devices": vdev.close,
     }
 
     def call(tensor: Tensor, ask: bool) -> bool:
@@ -386,10 +388,13 @@ def test_what_the_callback_closes_is_freed_after_the_computation(
         return True
 
     chain.scheduler.on_eval(call)
-    with contextlib.suppress(ClosedError):
+    with pytest.raises(InUseError, match="cannot be closed now: a call that has not returned") as raised:
         chain.scheduler.compute(graph)
-    with pytest.raises(ClosedError):
-        chain.scheduler.compute(graph)
+    assert raised.value.hint is not None and "not in a callback" in raised.value.hint
+    # Nothing was closed: the same graph computes.
+    chain.scheduler.on_eval(None)
+    chain.scheduler.compute(graph)
+    np.testing.assert_allclose(nodes[2].numpy(), chain.expected, rtol=1e-5)
 
 
 def test_impossible_schedulers_are_refused(devices: MakeDevices) -> None:

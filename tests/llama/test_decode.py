@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError, UsageError
-from pyggml.llama import AbortedError, NoRoomError
+from pyggml.ggml import InUseError
+from pyggml.llama import AbortedError, LlamaContext, Model, NoRoomError
 
 from .conftest import Open, nmse, prompt
 from .forward import forward
@@ -180,6 +182,84 @@ def test_exceptions_of_callbacks_are_raised(made: Callable[..., Path], open_cont
     context = open_context(made(), on_node=node)
     with pytest.raises(LookupError, match="a node"):
         context.decode([1])
+
+
+@pytest.mark.parametrize("what", ["context", "model"])
+@pytest.mark.parametrize("callback", ["on_node", "abort", "log"])
+def test_nothing_that_a_decode_uses_can_be_closed_in_its_callback(
+    made: Callable[..., Path], open_context: Open, what: str, callback: str
+) -> None:
+    armed = False
+    opened: list[LlamaContext] = []
+
+    def close(*_: object) -> bool:
+        if armed:
+            (opened[0] if what == "context" else opened[0].model).close()
+        return False
+
+    class Closes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            close()
+
+    handler = Closes()
+    context = open_context(made(), **({} if callback == "log" else {callback: close}))
+    opened.append(context)
+    first = context.decode([1, 2, 3])
+    armed = True
+    logging.getLogger("pyggml.llama").addHandler(handler)
+    try:
+        with pytest.raises(InUseError, match="cannot be closed now: a call that has not returned uses"):
+            # Too many for the cache, which is a line in the log.
+            context.decode([1] * (254 if callback == "log" else 1))
+    finally:
+        logging.getLogger("pyggml.llama").removeHandler(handler)
+    armed = False
+    context.memory.clear()
+    assert np.array_equal(context.decode([1, 2, 3]), first)
+
+
+def test_the_model_cannot_be_closed_while_a_context_is_made(
+    made: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pyggml.llama")
+    model = Model.load(made(), devices=())
+
+    class Closes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            model.close()
+
+    handler = Closes()
+    logging.getLogger("pyggml.llama").addHandler(handler)
+    try:
+        with pytest.raises(InUseError, match=r"model .* cannot be closed now"):
+            LlamaContext(model, n_ctx=256)
+    finally:
+        logging.getLogger("pyggml.llama").removeHandler(handler)
+    with model, LlamaContext(model, n_ctx=256, threads=1) as context:
+        assert context.decode([1]).shape == (1, 300)
+
+
+def test_a_computing_context_cannot_be_used_in_its_callback(
+    made: Callable[..., Path], open_context: Open
+) -> None:
+    uses: list[Callable[[], object]] = []
+
+    context = open_context(made(), on_node=lambda *_: bool(uses and uses[0]()))
+    context.decode([1])
+    for use in (
+        lambda: context.decode([2]),
+        lambda: context.memory.clear(),
+        lambda: context.memory.seq_rm(0),
+        lambda: context.memory.pos_max(0),
+        lambda: context.save_state(),
+        lambda: context.logits(),
+    ):
+        uses[:] = [use]
+        with pytest.raises(InUseError, match="is computing\nUse it, and its memory, after that call"):
+            context.decode([3])
+    uses.clear()
+    context.memory.clear()
+    assert context.decode([1]).shape == (1, 300)
 
 
 def test_eval_callback_sees_every_layer(made: Callable[..., Path], open_context: Open) -> None:
