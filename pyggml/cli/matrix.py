@@ -30,6 +30,10 @@ else:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+_AXES = (
+    "devices", "modes", "splits", "kv", "kv_types", "streams", "unified", "layouts", "schedules", "shift",
+)  # fmt: skip
+"""Options that, with --zoo, ask for all their combinations."""
 _SPARSE_SECONDS = 2.0
 _WIDEST = 2000
 _MATTERS = ("GGML_", "CMAKE_BUILD_TYPE", "CMAKE_C_", "CMAKE_CXX_")
@@ -83,6 +87,12 @@ def _one_of(*known: str) -> Callable[[str], str]:
     return convert
 
 
+def _cache_type(text: str) -> str:
+    check = _one_of(*_CACHE_TYPES)
+    k, slash, v = text.partition("/")
+    return f"{check(k)}/{check(v)}" if slash and k != v else check(k)
+
+
 def _schedule(text: str) -> str:
     from pyggml.native.vdev_config import check_schedule
 
@@ -132,6 +142,13 @@ def _several(
     help="Use this GGUF file instead, or all files in a directory; can be repeated.",
 )
 @click.option(
+    "--zoo",
+    is_flag=True,
+    help="Models with the heads, sizes and experts of published ones instead (see pyggml/models/zoo.toml), and unless "
+    "other options ask for combinations: 2 to 8 devices, uneven shares, all types of caches, several sequences and "
+    "K-shift. --arch chooses among their names as well.",
+)
+@click.option(
     "--weights",
     type=click.Choice(["lively", "upstream"]),
     default="lively",
@@ -179,10 +196,10 @@ def _several(
     "--kv-type",
     "kv_types",
     example="f16,q8_0",
-    convert=_one_of(*_CACHE_TYPES),
+    convert=_cache_type,
     metavar="TYPE,...",
     default="f16",
-    help="Type of the cache, K and V.",
+    help="Type of the cache, K and V; q8_0/f16 for two types.",
 )
 @_several(
     "--streams",
@@ -255,9 +272,8 @@ def _several(
 @click.option(
     "--bound",
     type=float,
-    default=1e-4,
-    show_default=True,
-    help="Largest NMSE against the CPU; the default is upstream's. Real quantised models may need more.",
+    help="Largest NMSE against the CPU; by default upstream's, 1e-4, and with --zoo 1e-3. Real quantised models may "
+    "need more.",
 )
 @click.option(
     "--expect",
@@ -303,6 +319,7 @@ def _several(
 def matrix(
     arch: str | None,
     files: tuple[Path, ...],
+    zoo: bool,
     variant: str | None,
     against: str | None,
     jobs: int | None,
@@ -322,6 +339,7 @@ def matrix(
     seed: int,
     turnover: bool,
     expect: str,
+    bound: float | None,
     **grid_options: Any,
 ) -> None:
     """Compare every architecture on virtual devices with the CPU, and host caches with device caches.
@@ -345,16 +363,24 @@ def matrix(
       pyggml matrix --model m.gguf --prompt 200 --batch 64 --steps 32 --json -
       pyggml matrix --html map.html --since old.json      a page; old.json is an earlier run's --json
       pyggml matrix --schedule at-once,late,random:1      does the order of queued work change bits?
+      pyggml matrix --zoo                                 the heads and sizes of published models
       pyggml matrix --cuda --devices 2,4,8 --arch llama   on GPUs; of a build made with --cuda
     """
     import os
 
     from pyggml.files import write_atomic
-    from pyggml.matrix.cases import Grid
+    from pyggml.matrix.cases import ZOO_BOUND, Grid, zoo_grids
+    from pyggml.matrix.compare import BOUND
     from pyggml.matrix.report import document, exit_code, print_result, summary
     from pyggml.matrix.run import run_matrix
     from pyggml.matrix.workload import Workload
+    from pyggml.models.zoo import zoo as zoo_table
 
+    if zoo and (files or weights != "lively"):
+        raise UsageError(
+            f"--zoo and {'--model' if files else '--weights'} exclude each other",
+            "The models of the zoo are made, with lively weights.",
+        )
     if arch is not None and files:
         raise UsageError(
             "--arch and --model exclude each other", "--arch chooses among upstream's tiny models."
@@ -378,6 +404,7 @@ def matrix(
         kv=_KV[kv],
         work=work,
         against=None if other is None else _name(other),
+        bound=bound if bound is not None else ZOO_BOUND if zoo else BOUND,
         **grid_options,
     )
     if grid.cuda:
@@ -385,14 +412,15 @@ def matrix(
     if other is not None:
         _warn(build, other)
     known = _expectations(build, weights, grid.bound)
-    models = _files(files) if files else _tiny(build, arch, weights == "lively")
-    if arch is None and not files:
-        known.check_models(model.stem for model in models)
+    models = _files(files) if files else _zoo(build, arch) if zoo else _tiny(build, arch, weights == "lively")
+    if arch is None and not files and not zoo:
+        known.check_models([*(model.stem for model in models), *(model.name for model in zoo_table())])
     ask = (lambda run: None) if files or expect == "ignore" else known.of
     builds = {_name(one): one for one in (build, other) if one is not None}
     with _shown() as report:
         jobs = jobs or len(os.sched_getaffinity(0))
-        result = run_matrix(grid, models, builds, jobs, timeout, report, ask)
+        parts = zoo_grids(grid) if zoo and not _asked_for_combinations() else ()
+        result = run_matrix(grid, models, builds, jobs, timeout, report, ask, parts)
     to_stdout = str(json_file) == "-"
     _print(lambda console: print_result(result, console, everything), to_stderr=to_stdout)
     click.echo(summary(result), err=to_stdout)
@@ -468,9 +496,23 @@ def _files(files: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(models))
 
 
+def _zoo(build: Build, regex: str | None) -> list[Path]:
+    from pyggml.cli.common import shown_progress
+    from pyggml.models.zoo import select_models, zoo_models
+
+    with shown_progress() as report:
+        return zoo_models(build, select_models(regex), report=report)
+
+
+def _asked_for_combinations() -> bool:
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    return any(context.get_parameter_source(name) not in (None, default) for name in _AXES)
+
+
 def _tiny(build: Build, arch: str | None, lively: bool) -> list[Path]:
     from pyggml.cli.common import shown_progress
-    from pyggml.matrix.scaled_weights import scaled_models
+    from pyggml.models.scaled_weights import scaled_models
     from pyggml.models.tiny import tiny_models
 
     with shown_progress() as report:

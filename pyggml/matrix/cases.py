@@ -35,7 +35,7 @@ class Run:
         devices: number of virtual devices, or of CUDA devices with `cuda`; 0 for the CPU alone.
         split: share of each device; None for even ones.
         kv: where the cache is, `device` or `host`.
-        kv_type: the type of K and V.
+        kv_type: the type of K and V, or of both: `q8_0/f16`.
         streams: number of sequences.
         layout: of their caches, one of LAYOUTS.
         schedule: when queued work of virtual devices runs (pyggml.native.vdev_config).
@@ -64,6 +64,12 @@ class Run:
     def name(self) -> str:
         return self.model.name.removesuffix(".gguf")
 
+    @property
+    def kv_types(self) -> tuple[str, str]:
+        """The types of K and of V."""
+        k, _, v = self.kv_type.partition("/")
+        return k, v or k
+
     def configuration(self) -> str:
         """The configuration in words, without what is always the same."""
         parts = [f"{self.split_mode} {self.devices}" if self.devices else "cpu"]
@@ -76,6 +82,8 @@ class Run:
             parts.append(f"{self.streams} {PER_STREAM}")
         elif self.streams > 1:
             parts.append(f"{self.streams} {'unified' if self.unified else 'streams'}")
+        if self.work.shift:
+            parts.append(f"shift {self.work.shift}")
         if self.schedule != AT_ONCE:
             parts.append(self.schedule)
         return " ".join(parts)
@@ -223,10 +231,37 @@ class Grid:
         return tuple(one for one in self.splits if len(one) == count) or (None,)
 
 
-def expand(grid: Grid, models: Sequence[Path]) -> tuple[Case, ...]:
-    """Every case of a grid, model by model, each before those that are compared with it."""
-    cases = [one for model in models for case in _of_model(grid, model) for one in _scheduled(grid, case)]
+def expand(grids: Grid | Sequence[Grid], models: Sequence[Path]) -> tuple[Case, ...]:
+    """Every case of one or several grids, model by model, each before those that are compared with it."""
+    cases = [
+        one
+        for model in models
+        for grid in ([grids] if isinstance(grids, Grid) else grids)
+        for case in _of_model(grid, model)
+        for one in _scheduled(grid, case)
+    ]
     return tuple(dict.fromkeys(cases))
+
+
+ZOO_BOUND = 1e-3
+"""Of the zoo instead of upstream's: with a hundred experts, or a cache of 5 bits, rounding alone comes near 3e-4."""
+
+
+def zoo_grids(base: Grid) -> tuple[Grid, ...]:
+    """What the zoo runs unless it is told otherwise: not all combinations, but each axis at length.
+
+    Numbers of devices; shares; types of the cache, mixed ones as well; several sequences; K-shift.
+    """
+    types = ("f32", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+    mixed = ("q8_0/f16", "f16/q4_0", "q8_0/q5_1", "f32/f16")
+    uneven = (41.0, 29.0, 30.0)
+    return (
+        replace(base, devices=(2, 3, 4, 6, 8)),
+        replace(base, splits=((1.0, 1.0, 1.0), uneven, (4.0, 1.0), (0.2, 0.65, 0.15), (1.0, 0.0))),
+        replace(base, splits=(uneven,), kv_types=(*types, *mixed)),
+        replace(base, streams=(2,), unified=(True, False), layouts=LAYOUTS),
+        replace(base, devices=(3,), kv_types=("f16", "q8_0"), work=replace(base.work, shift=5)),
+    )
 
 
 def _scheduled(grid: Grid, case: Case) -> Iterator[Case]:

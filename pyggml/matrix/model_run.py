@@ -78,6 +78,7 @@ def _context(model: Model, run: Run) -> LlamaContext:
     longest = work.length(0) + work.steps
     cells = -(-longest // _CELLS) * _CELLS * run.streams
     batch = work.batch if work.batch is not None else work.tokens(run.streams)
+    type_k, type_v = run.kv_types
     return LlamaContext(
         model,
         n_ctx=cells,
@@ -87,8 +88,8 @@ def _context(model: Model, run: Run) -> LlamaContext:
         kv_unified=run.unified,
         kv_per_stream=run.layout == PER_STREAM,
         offload_kqv=run.kv == "device",
-        type_k=run.kv_type,
-        type_v=run.kv_type,
+        type_k=type_k,
+        type_v=type_v,
         flash_attn=run.flash_attn if run.flash_attn == "auto" else run.flash_attn == "on",
         swa_full=run.swa_full,
         threads=1,

@@ -158,6 +158,7 @@ def _record(record: MatrixRow) -> dict[str, Any]:
         "streams": run.streams,
         "unified": run.unified,
         "layout": run.layout,
+        "shift": run.work.shift,
         "schedule": run.schedule,
         "flash_attn": run.flash_attn,
         "swa_full": run.swa_full,

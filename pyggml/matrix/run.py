@@ -48,6 +48,7 @@ def run_matrix(
     timeout: float,
     report: Callable[[MatrixProgress], None] = lambda progress: None,
     expected: Callable[[Run], ExpectedVerdict | None] = lambda run: None,
+    parts: Sequence[Grid] = (),
 ) -> MatrixResult:
     """Run everything.
 
@@ -57,12 +58,13 @@ def run_matrix(
         timeout: seconds for each run.
         report: called after every run.
         expected: what is known of a row's run.
+        parts: grids to run instead of all combinations of `grid`, which then only says what they share.
 
     Raises:
         PyggmlError: a build cannot be loaded.
     """
     start = time.monotonic()
-    cases = expand(grid, models)
+    cases = expand(parts or (grid,), models)
     waiting = _Waiting(cases, grid.against, grid.bound, expected)
     runs = waiting.runs
     done = 0

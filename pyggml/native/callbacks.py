@@ -73,6 +73,12 @@ KINDS = (
         "pyggml_on_progress",
         "bool pyggml_on_progress(float progress, void *data)",
     ),
+    Kind(
+        "fill",
+        "llama_model_set_tensor_data_t",
+        "pyggml_on_fill",
+        "void pyggml_on_fill(struct ggml_tensor *tensor, void *data)",
+    ),
     Kind("abort", "ggml_abort_callback", "pyggml_on_abort_asked", "bool pyggml_on_abort_asked(void *data)"),
 )
 
@@ -150,7 +156,8 @@ class Callbacks:
         Args:
             kind: `log` (function(level, bytes)), `eval` (function(tensor, ask) -> bool),
                 `split` (function(tensor) -> struct ggml_backend_meta_split_state),
-                `progress` (function(fraction) -> bool, False stops) or
+                `progress` (function(fraction) -> bool, False stops),
+                `fill` (function(tensor), of a model that is made, not loaded) or
                 `abort` (function() -> bool, True stops). Tensors are raw `struct ggml_tensor *`.
 
         Raises:
@@ -312,6 +319,12 @@ class Callbacks:
             return _truth(self._call(data, False, fraction), "progress")
 
         return progress, False
+
+    def _fill(self) -> tuple[Callable[..., Any], Any]:
+        def fill(tensor: Any, data: Any) -> None:
+            self._call(data, None, tensor)
+
+        return fill, None
 
     def _abort(self) -> tuple[Callable[..., Any], Any]:
         def abort(data: Any) -> bool:

@@ -15,8 +15,8 @@ from pyggml.builder.record import Build
 from pyggml.matrix.cases import Case, Grid, Run
 from pyggml.matrix.run import MatrixResult, run_matrix
 from pyggml.matrix.run_outcome import RunOutcome
-from pyggml.matrix.scaled_weights import scaled_models
 from pyggml.matrix.workload import Workload
+from pyggml.models.scaled_weights import scaled_models
 from pyggml.models.tiny import tiny_models
 
 Floats = npt.NDArray[np.float32]

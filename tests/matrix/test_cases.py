@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pyggml.errors import UsageError
-from pyggml.matrix.cases import Case, Grid, expand
+from pyggml.matrix.cases import Case, Grid, expand, zoo_grids
 from pyggml.matrix.workload import Workload
+
+from .conftest import CPU
 
 A, B = Path("a.gguf"), Path("b.gguf")
 
@@ -151,3 +154,25 @@ def test_a_schedule_in_another_build_is_compared_there() -> None:
     there = late.elsewhere("other")
     assert there.run.schedule == "late"
     assert {run.build for run in there.runs()} == {"other"}
+
+
+def test_the_zoo_runs_each_axis_at_length() -> None:
+    cases = expand(zoo_grids(Grid("this", bound=1e-3)), [Path("m.gguf")])
+    runs = [case.run for case in cases if case.run.devices]
+    assert {run.devices for run in runs if run.split is None} == {2, 3, 4, 6, 8}
+    assert {run.split for run in runs} >= {(4, 1), (1, 0), (1, 1, 1), (0.2, 0.65, 0.15), (41, 29, 30)}
+    assert len({run.kv_type for run in runs}) == 13
+    assert {(run.streams, run.unified, run.layout) for run in runs} >= {
+        (2, True, "one"),
+        (2, False, "one"),
+        (2, False, "per-stream"),
+    }
+    assert {run.kv_type for run in runs if run.work.shift} == {"f16", "q8_0"}
+    assert {run.kv for run in runs} == {"device", "host"}
+    # No run twice, although the grids share some.
+    assert len(set(cases)) == len(cases) < 80
+
+
+def test_types_of_k_and_v() -> None:
+    assert replace(CPU, kv_type="q8_0/f16").kv_types == ("q8_0", "f16")
+    assert CPU.kv_types == ("f16", "f16")

@@ -95,9 +95,16 @@ def test_batches_shift_and_quantised_cache(lively: Lively, matrix: Matrix) -> No
     work = Workload(prompt=40, batch=16, shift=8)
     found = rows(matrix(lively("llama"), kv=("device",), kv_types=("f16", "q8_0"), streams=(2,), work=work))
     for kv_type in ("f16", "q8_0"):
-        assert found[f"tensor 2 device {kv_type} 2 streams"].verdict == "within"
+        assert found[f"tensor 2 device {kv_type} 2 streams shift 8"].verdict == "within"
     # The cache types make a difference, so the option arrives.
-    assert found["cpu q8_0 2 streams"].sensitivity != found["cpu f16 2 streams"].sensitivity
+    assert found["cpu q8_0 2 streams shift 8"].sensitivity != found["cpu f16 2 streams shift 8"].sensitivity
+
+
+def test_k_and_v_of_different_types(lively: Lively, matrix: Matrix) -> None:
+    found = rows(matrix(lively("llama"), kv=("device",), kv_types=("q8_0", "q8_0/f16", "f16/q8_0", "f16")))
+    sensitivities = {found[f"cpu {types}"].sensitivity for types in ("q8_0", "q8_0/f16", "f16/q8_0", "f16")}
+    assert len(sensitivities) == 4
+    assert {record.verdict for record in found.values()} == {"reference", "within"}
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma2"])
@@ -236,7 +243,11 @@ def test_the_command_says_no_with_its_exit_code_and_one_document(tmp_path: Path)
     ("arguments", "words"),
     [
         (["--arch", "x", "--model", "."], "exclude each other"),
+        (["--zoo", "--model", "."], "--zoo and --model exclude each other"),
+        (["--zoo", "--weights", "upstream"], "--zoo and --weights exclude each other"),
+        (["--zoo", "--arch", "no such"], "no model of the zoo matches 'no such'"),
         (["--model", "."], "no GGUF file"),
+        (["--kv-type", "q8_0/q9"], "'q9' is unknown; there are: f32"),
         (["--kv-type", "q9"], "'q9' is unknown; there are: f32"),
         (["--unified", "maybe"], "'maybe' is unknown; there are: yes, no"),
         (["--devices", "2,x"], "not a list such as"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.matrix.scaled_weights import deviation, scaled, scaled_models, write_scaled
+from pyggml.models.scaled_weights import deviation, scaled, scaled_models, write_scaled
 
 
 def drawn(*shape: int, by: float = 0.01) -> np.ndarray:
