@@ -241,6 +241,14 @@ def _several(
     "--races", is_flag=True, help="Look for queued operations that nothing orders, in any schedule."
 )
 @click.option(
+    "--device-traits",
+    "traits",
+    multiple=True,
+    metavar="TRAITS",
+    help="In what the virtual devices differ: '1:memory=4G,pad=512;*:2d=off', a device and its traits (see "
+    "pyggml run). Can be repeated: each is a row of its own; '' is a row of equal devices.",
+)
+@click.option(
     "--turnover/--no-turnover",
     default=True,
     help="With several sequences: one after another leaves, joins again with another prompt, and is alone in a batch; "
@@ -340,6 +348,7 @@ def matrix(
     turnover: bool,
     expect: str,
     bound: float | None,
+    traits: tuple[str, ...],
     **grid_options: Any,
 ) -> None:
     """Compare every architecture on virtual devices with the CPU, and host caches with device caches.
@@ -364,6 +373,7 @@ def matrix(
       pyggml matrix --html map.html --since old.json      a page; old.json is an earlier run's --json
       pyggml matrix --schedule at-once,late,random:1      does the order of queued work change bits?
       pyggml matrix --zoo                                 the heads and sizes of published models
+      pyggml matrix --device-traits '' --device-traits '1:pad=512,alignment=512,2d=off'
       pyggml matrix --cuda --devices 2,4,8 --arch llama   on GPUs; of a build made with --cuda
     """
     import os
@@ -405,6 +415,7 @@ def matrix(
         work=work,
         against=None if other is None else _name(other),
         bound=bound if bound is not None else ZOO_BOUND if zoo else BOUND,
+        traits=tuple(dict.fromkeys(traits)) or ("",),
         **grid_options,
     )
     if grid.cuda:

@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="All of a device's settings can also come from the environment: PYGGML_VDEV_DEVICES, _NAMES, _MEMORY, "
     "_ALIGNMENT, _MAX_BUFFER, _2D, _HOST_BUFFER, _ASYNC, _POISON, _STRICT, _THREADS, _OFFLOAD_BATCH, "
-    "_SCHEDULE, _RACES, _LEDGER, _FAULT. Options win.",
+    "_SCHEDULE, _RACES, _LEDGER, _FAULT, _TRAITS. Options win.",
 )
 @click.option("--devices", "count", type=int, metavar="N", help="How many, 1 to 16; default 2.")
 @click.option(
     "--device-memory", "memory", metavar="SIZE", help="Memory of each device, enforced; default 8G."
 )
 @click.option("--names", metavar="A,B", help="Names instead of VDEV0,VDEV1.")
+@click.option(
+    "--device-traits",
+    "traits",
+    metavar="TRAITS",
+    help="In what devices differ: '1:memory=4G,alignment=256;*:pad=512', a device and its traits; there are memory, "
+    "in-use, alignment, max-buffer, pad, 2d, async, events, and refuse=OP+OP/TYPE for what a device does not support.",
+)
 @click.option("--no-2d", is_flag=True, help="Devices without strided transfers: one call per row.")
 @click.option("--host-buffer", is_flag=True, help="Devices with a pinned host buffer type.")
 @click.option("--no-poison", is_flag=True, help="Fresh device memory is zero instead of NaN.")
@@ -49,6 +56,7 @@ def run(
     count: int | None,
     memory: str | None,
     names: str | None,
+    traits: str | None,
     no_2d: bool,
     host_buffer: bool,
     no_poison: bool,
@@ -69,12 +77,14 @@ def run(
     Examples:
       pyggml run --devices 4 -- test-llama-archs -s 1
       pyggml run --devices 3 --ledger moves.jsonl -- llama-bench -m M.gguf -sm tensor
+      pyggml run --device-traits '1:memory=1G,refuse=FLASH_ATTN_EXT' -- llama-bench -m M.gguf
       pyggml run --fault alloc:nth=3,device=1 -- llama-bench -m M.gguf
       pyggml run --fault 'set:tensor=cache_k*,byte=4,mask=1' -- test-llama-archs
     """
     from pyggml.builder.record import check_instruction_set
+    from pyggml.native.device_traits import parse_size, parse_traits
     from pyggml.native.programs import find_program
-    from pyggml.native.vdev_config import devices_from_environment, parse_size, program_environment
+    from pyggml.native.vdev_config import devices_from_environment, program_environment
     from pyggml.native.vdev_library import find_vdev
     from pyggml.processes import run_attached, signal_name
 
@@ -82,6 +92,7 @@ def run(
         count=count,
         memory=None if memory is None else parse_size(memory),
         names=None if names is None else tuple(names.split(",")),
+        traits=None if traits is None else parse_traits(traits),
         native_2d=False if no_2d else None,
         host_buffer=True if host_buffer else None,
         poison=False if no_poison else None,

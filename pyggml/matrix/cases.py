@@ -11,6 +11,7 @@ from pathlib import Path
 from pyggml.errors import UsageError
 from pyggml.matrix.compare import BOUND
 from pyggml.matrix.workload import Workload
+from pyggml.native.device_traits import check_traits, parse_traits
 
 MAX_DEVICES = 16
 """Virtual devices, as pyggml.native.vdev_config has them; llama.cpp takes as many (LLAMA_MAX_DEVICES)."""
@@ -40,6 +41,7 @@ class Run:
         layout: of their caches, one of LAYOUTS.
         schedule: when queued work of virtual devices runs (pyggml.native.vdev_config).
         races: look for operations of virtual devices that nothing orders.
+        traits: in what virtual devices differ, as text (pyggml.native.device_traits).
     """
 
     build: str
@@ -59,6 +61,7 @@ class Run:
     cuda: bool = False
     schedule: str = AT_ONCE
     races: bool = False
+    traits: str = ""
 
     @property
     def name(self) -> str:
@@ -86,6 +89,8 @@ class Run:
             parts.append(f"shift {self.work.shift}")
         if self.schedule != AT_ONCE:
             parts.append(self.schedule)
+        if self.traits:
+            parts.append(f"[{self.traits}]")
         return " ".join(parts)
 
 
@@ -136,6 +141,7 @@ class Grid:
         cuda: use CUDA devices instead of virtual ones; a GPU is divided where there are too few.
         schedules: each is compared bit for bit with at-once, which always runs and counts only if it is among them.
         races: look for operations that nothing orders; a row that has some is bad.
+        traits: in what virtual devices differ; each text is a row of its own. Empty for devices that are all equal.
 
     Raises:
         UsageError: options that do not go together; the message names the option.
@@ -159,6 +165,7 @@ class Grid:
     cuda: bool = False
     schedules: tuple[str, ...] = (AT_ONCE,)
     races: bool = False
+    traits: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -193,8 +200,11 @@ class Grid:
             )
         if not self.bound >= 0:
             raise UsageError(f"--bound is {self.bound}; it must be 0 or more")
-        if self.cuda and (self.schedules != (AT_ONCE,) or self.races):
-            option = "--races" if self.races else "--schedule"
+        for text in self.traits:
+            for count in self.device_counts:
+                check_traits(parse_traits(text), count)
+        if self.cuda and (self.schedules != (AT_ONCE,) or self.races or any(self.traits)):
+            option = "--races" if self.races else "--device-traits" if any(self.traits) else "--schedule"
             raise UsageError(f"{option} is of virtual devices", f"Leave --cuda or {option} away.")
         if self.against == self.build:
             raise UsageError(f"--against {self.against} is the same build")
@@ -299,10 +309,19 @@ def _of_model(grid: Grid, model: Path) -> Iterator[Case]:
             case
             for mode, count in itertools.product(grid.split_modes, grid.device_counts)
             for split in grid.splits_for(count)
+            for traits in grid.traits
             for case in _of_split(
                 grid,
                 plain,
-                replace(plain, devices=count, split_mode=mode, split=split, cuda=grid.cuda, races=grid.races),
+                replace(
+                    plain,
+                    devices=count,
+                    split_mode=mode,
+                    split=split,
+                    cuda=grid.cuda,
+                    races=grid.races,
+                    traits=traits,
+                ),
             )
         ]
         if layout == LAYOUTS[0]:

@@ -16,6 +16,7 @@ from pyggml.llama import LlamaContext, Model
 from pyggml.matrix.cases import LAYOUTS, PER_STREAM, Run
 from pyggml.matrix.compare import nmse
 from pyggml.native.cuda import open_cuda
+from pyggml.native.device_traits import parse_traits
 from pyggml.native.races import read_races
 from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices
 
@@ -68,7 +69,13 @@ def make_devices(bindings: Bindings, run: Run) -> tuple[str, ...]:
     """Make the devices of a run in this process; returns their names."""
     if run.cuda:
         return open_cuda(run.devices, bindings)
-    config = VirtualDeviceConfig(run.devices, poison=run.poison, schedule=run.schedule, races=run.races)
+    config = VirtualDeviceConfig(
+        run.devices,
+        traits=parse_traits(run.traits),
+        poison=run.poison,
+        schedule=run.schedule,
+        races=run.races,
+    )
     install_devices(bindings, config, ledger=False)
     return tuple(f"VDEV{index}" for index in range(run.devices))
 

@@ -160,6 +160,7 @@ def _record(record: MatrixRow) -> dict[str, Any]:
         "layout": run.layout,
         "shift": run.work.shift,
         "schedule": run.schedule,
+        "traits": run.traits,
         "flash_attn": run.flash_attn,
         "swa_full": run.swa_full,
         "judged": record.case.judged,

@@ -434,6 +434,7 @@ class pyggml_vdev_config:
     poison: int
     strict: int
     schedule: Any
+    traits: Any
 
 class pyggml_vdev_record:
     sequence: int

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.native.device_traits import DeviceTraits, check_alignment, check_traits, parse_size, parse_traits
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
 
 MAX_DEVICES = 16
-MIN_ALIGNMENT, MAX_ALIGNMENT = 16, 2 << 20
 MAX_THREADS = 512
 MAX_NAME = 255
 SCHEDULE_OPTIONS = (
@@ -28,7 +28,6 @@ SCHEDULE_OPTIONS = (
 )
 FAULT_KINDS = ("alloc", "copy", "compute", "set", "get")
 
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _PREFIX = "PYGGML_VDEV_"
 
 
@@ -39,6 +38,7 @@ class VirtualDeviceConfig:
     Attributes:
         count: how many, 1 to 16; None means one for every name, or two.
         names: what ggml calls them; by default VDEV0, VDEV1, …
+        traits: in what devices differ from what follows (pyggml.native.device_traits).
         memory: bytes of each; an allocation beyond it fails.
         alignment: bytes that buffers are aligned to, a power of two.
         max_buffer: bytes of the largest buffer; None for no limit of its own.
@@ -65,6 +65,7 @@ class VirtualDeviceConfig:
 
     count: int | None = None
     names: tuple[str, ...] = ()
+    traits: tuple[DeviceTraits, ...] = ()
     memory: int = 8 << 30
     alignment: int = 128
     max_buffer: int | None = None
@@ -90,11 +91,7 @@ class VirtualDeviceConfig:
         _check_names(self.names)
         if not 0 < self.memory < 1 << 63:
             raise UsageError(f"a device memory of {self.memory} bytes is impossible; it must be at least 1")
-        if not MIN_ALIGNMENT <= self.alignment <= MAX_ALIGNMENT or self.alignment & (self.alignment - 1):
-            raise UsageError(
-                f"a buffer alignment of {self.alignment} bytes is impossible; "
-                f"it must be a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT}"
-            )
+        check_alignment(self.alignment)
         if self.max_buffer is not None and not 0 < self.max_buffer < 1 << 63:
             raise UsageError(
                 f"a largest buffer of {self.max_buffer} bytes is impossible; it must be at least 1"
@@ -104,6 +101,8 @@ class VirtualDeviceConfig:
         if not 0 <= self.offload_batch < 1 << 31:
             raise UsageError(f"an offload batch of {self.offload_batch} is impossible; it must be 0 or more")
         check_schedule(self.schedule)
+        object.__setattr__(self, "traits", tuple(self.traits))
+        check_traits(self.traits, count)
         for fault in self.faults:
             if ";" in fault or fault.partition(":")[0] not in FAULT_KINDS:
                 raise UsageError(
@@ -115,6 +114,7 @@ class VirtualDeviceConfig:
         return {
             "PYGGML_VDEV_DEVICES": str(self.count),
             "PYGGML_VDEV_NAMES": ",".join(self.names),
+            "PYGGML_VDEV_TRAITS": ";".join(map(str, self.traits)),
             "PYGGML_VDEV_MEMORY": str(self.memory),
             "PYGGML_VDEV_ALIGNMENT": str(self.alignment),
             "PYGGML_VDEV_MAX_BUFFER": str(self.max_buffer or ""),
@@ -205,7 +205,8 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
 
     def check(error: Any) -> None:
         if error != ffi.NULL:
-            raise PyggmlError(f"virtual devices: {ffi.string(error).decode('utf-8', 'replace')}")
+            message, _, hint = ffi.string(error).decode("utf-8", "replace").partition("\n")
+            raise PyggmlError(f"virtual devices: {message}", hint or None)
 
     remove_devices(bindings)
     made = ffi.new("struct pyggml_vdev_config *")
@@ -214,6 +215,8 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
     made.names = names if config.names else ffi.NULL
     schedule = ffi.new("char[]", config.schedule.encode())
     made.schedule = schedule
+    traits = ffi.new("char[]", ";".join(map(str, config.traits)).encode())
+    made.traits = traits
     made.devices = config.count or 0
     made.max_buffer = config.max_buffer or 0
     setattr(made, "async", config.asynchronous)
@@ -265,18 +268,6 @@ def check_schedule(text: str) -> str:
                 f"There are: {', '.join(SCHEDULE_OPTIONS)}.",
             )
     return text
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `512M`, `1GiB`, `4096`; units are powers of 1024.
-
-    Raises:
-        UsageError: it is not a size.
-    """
-    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:([kmgt])(?:i?b)?|b)?\s*", text, re.IGNORECASE | re.ASCII)
-    if match is None:
-        raise UsageError(f"{text!r} is not a size", "Write it as 512M, 4G or a number of bytes.")
-    return int(match[1]) << _UNITS[(match[2] or "").upper()]
 
 
 def _check_names(names: tuple[str, ...]) -> None:
@@ -341,9 +332,17 @@ def _path(_name: str, text: str) -> Path:
     return Path(text)
 
 
+def _traits(name: str, text: str) -> tuple[DeviceTraits, ...]:
+    try:
+        return parse_traits(text)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}", error.hint) from error
+
+
 _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "count": ("DEVICES", _number),
     "names": ("NAMES", _names),
+    "traits": ("TRAITS", _traits),
     "memory": ("MEMORY", _size),
     "alignment": ("ALIGNMENT", _size),
     "max_buffer": ("MAX_BUFFER", _limit),

@@ -62,6 +62,15 @@ def test_splits_decide_how_many_devices() -> None:
     assert told(cases) == ["a cpu f16", "a tensor 2 55:45 device f16", "a tensor 3 1:2:3 device f16"]
 
 
+def test_every_text_of_traits_is_a_row_with_a_twin_of_the_same_traits() -> None:
+    cases = expand(Grid("this", traits=("", "1:pad=512")), [A])
+    assert told(cases) == [
+        "a cpu f16", "a tensor 2 device f16", "a tensor 2 host f16",
+        "a tensor 2 device f16 [1:pad=512]", "a tensor 2 host f16 [1:pad=512]",
+    ]  # fmt: skip
+    assert cases[4].twin == cases[3].run
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -78,6 +87,9 @@ def test_splits_decide_how_many_devices() -> None:
         ({"bound": float("nan")}, "--bound is nan"),
         ({"against": "this"}, "is the same build"),
         ({"cuda": True, "schedules": ("late",)}, "--schedule is of virtual devices"),
+        ({"cuda": True, "traits": ("0:pad=512",)}, "--device-traits is of virtual devices"),
+        ({"traits": ("2:pad=512",)}, "there is no device 2"),
+        ({"traits": ("0:colour=red",)}, "there is no trait 'colour'"),
         ({"layouts": ("per-stream",), "streams": (2,), "unified": (True,)}, "cannot be laid out per stream"),
     ],
 )

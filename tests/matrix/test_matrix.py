@@ -61,6 +61,20 @@ def test_a_split_by_layer_does_not_depend_on_the_schedule(lively: Lively, matrix
     assert {record.verdict for record in found} == {"identical"}
 
 
+@pytest.mark.slow
+def test_unequal_devices_are_identical_and_what_upstream_cannot_do_is_a_row(
+    lively: Lively, matrix: Matrix
+) -> None:
+    equal, unequal = "0:alignment=4096,pad=512,2d=off;1:async=off", "1:refuse=SET_ROWS"
+    found = rows(matrix(lively("llama"), kv_types=("q8_0",), traits=(equal, unequal)))
+    assert found[f"tensor 2 host q8_0 [{equal}]"].verdict == "identical"
+    refused = found[f"tensor 2 device q8_0 [{unequal}]"]
+    assert (refused.verdict, refused.phase) == ("died", "making the context")
+    assert "cannot run the operation (SET_ROWS)" in refused.reason
+    by_layer = rows(matrix(lively("llama"), split_modes=("layer",), traits=(unequal,)))
+    assert by_layer[f"layer 2 host f16 [{unequal}]"].verdict == "identical"
+
+
 @pytest.mark.patch("reduction-temporaries")
 @pytest.mark.parametrize("mode", ["layer", "tensor"])
 def test_no_operations_race(lively: Lively, matrix: Matrix, mode: str) -> None:

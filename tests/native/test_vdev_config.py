@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pyggml.errors import PyggmlError, UsageError
+from pyggml.native.device_traits import parse_size, parse_traits
 from pyggml.native.vdev_config import (
     VirtualDeviceConfig,
     devices_from_environment,
-    parse_size,
     program_environment,
 )
 
@@ -56,6 +56,8 @@ def test_the_number_of_names_is_the_number_of_devices() -> None:
 def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
     devices = VirtualDeviceConfig(
         names=("A", "b c"), memory=512 << 20, alignment=256, max_buffer=1 << 20, native_2d=False,
+        traits=parse_traits("1:memory=1048576,in-use=4096,alignment=64,max-buffer=4096,pad=512,2d=on,async=on,"
+                            "events=off,refuse=MUL_MAT/q4_0+GELU;*:pad=256"),
         host_buffer=True, asynchronous=False, poison=False, strict=False, threads=3, offload_batch=0,
         schedule="random:7/copies=both/host=pageable", races=True, ledger=tmp_path / "l",
         faults=("alloc:nth=3", "get:tensor=x*"),

@@ -27,6 +27,7 @@ class Config(c.Structure):
             "devices", "threads", "offload_batch", "native_2d", "host_buffer", "async_", "poison", "strict",
         )),
         ("schedule", c.c_char_p),
+        ("traits", c.c_char_p),
     )  # fmt: skip
 
 

@@ -85,6 +85,9 @@ bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggm
     }
     const std::shared_ptr<Queue> & from = stream_of(backend_src).queue;
     const std::shared_ptr<Queue> & to   = stream_of(backend_dst).queue;
+    if (!from->device->traits().async) {
+        return false;
+    }
     if (from->device->generation->config.schedule.copies_both) {
         queues::wait(*from, queues::mark(to));
         if (races::on) {
@@ -136,12 +139,18 @@ bool is_here(const Device & device, const ggml_tensor * node, const ggml_tensor 
     return false;
 }
 
-// A GPU cannot reach host memory or another device's; plain memory would hide that mistake.
-bool is_local(const Device & device, const ggml_cgraph * graph) {
+// A GPU cannot reach host memory or another device's, nor compute what it does not support; the CPU would hide that
+// mistake.
+bool is_possible(const Device & device, const ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const ggml_tensor * node = graph->nodes[i];
         if (touches_no_memory(node)) {
             continue;
+        }
+        if (refuses(device.traits(), node)) {
+            GGML_LOG_ERROR("%s: unsupported: '%s' (%s), which the device refuses\n", device.name.c_str(), node->name,
+                           ggml_op_desc(node));
+            return false;
         }
         if (!is_here(device, node, node)) {
             return false;
@@ -205,11 +214,14 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
     if (faults::strikes(PYGGML_VDEV_FAULT_COMPUTE, device, 0, "", graph)) {
         GGML_LOG_ERROR("%s: computing the graph that ends in '%s' fails: injected fault\n", device.name.c_str(),
                        last);
-    } else if (!device.generation->config.strict || is_local(device, graph)) {
+    } else if (!device.generation->config.strict || is_possible(device, graph)) {
         if (races::on) {
             races::add_graph(*stream.queue, *graph);
         }
         status = queues::at_once(device) ? compute(stream, graph) : compute_later(stream, *graph);
+        if (races::on && !device.traits().async) {
+            races::host_waits(races::clock_of(*stream.queue));
+        }
     }
     const uint32_t flags = status == GGML_STATUS_SUCCESS ? 0u : (uint32_t) PYGGML_VDEV_REFUSED;
     ledger::add({ PYGGML_VDEV_COMPUTE, &device, 0, (uint64_t) graph->n_nodes, 0, 0, flags, nullptr, last });
@@ -242,14 +254,17 @@ ggml_backend_t init_backend(Device & device) {
     iface.get_name         = backend_name;
     iface.free             = backend_free;
     iface.graph_compute    = graph_compute;
-    if (config.async) {
+    const Traits & traits = device.traits();
+    if (traits.async) {
         iface.set_tensor_async = set_async;
         iface.get_tensor_async = get_async;
         iface.cpy_tensor_async = cpy_async;
         iface.synchronize      = synchronize;
-        iface.event_record     = event_record;
-        iface.event_wait       = event_wait;
-        if (config.native_2d) {
+        if (traits.events) {
+            iface.event_record = event_record;
+            iface.event_wait   = event_wait;
+        }
+        if (traits.native_2d) {
             set_2d_members(iface, set_2d_async, get_2d_async, 0);
         }
     }

@@ -33,7 +33,7 @@ double mebibytes(uint64_t bytes) {
 
 // Takes `size` bytes from the device's budget.
 bool reserve(Device & device, uint64_t size) {
-    const uint64_t memory = device.generation->config.memory;
+    const uint64_t memory = device.traits().memory - device.traits().in_use;
     uint64_t       used   = device.used.load();
     do {
         if (size > memory || used > memory - size) {
@@ -130,16 +130,39 @@ void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     ledger::add({ PYGGML_VDEV_CLEAR, memory.device, buffer->size });
 }
 
-ggml_backend_buffer_i buffer_interface(const Config & config) {
+// Kernels read whole padded rows, from an aligned address: both must be in the buffer. As CUDA's
+// (ggml_backend_cuda_buffer_init_tensor), the padding of what is not a compute buffer becomes zero.
+ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, ggml_tensor * tensor) {
+    const Memory & memory = memory_of(buffer);
+    const Device & device = *memory.device;
+    if (tensor->view_src != nullptr || ggml_is_empty(tensor) || tensor->data == nullptr) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const size_t size = ggml_nbytes(tensor), padded = padded_size(device.traits(), tensor);
+    if (device.generation->config.strict && reinterpret_cast<uintptr_t>(tensor->data) % device.traits().alignment != 0) {
+        GGML_ABORT("%s: illegal access: tensor '%s' is not aligned to %zu bytes", device.name.c_str(), tensor->name,
+                   (size_t) device.traits().alignment);
+    }
+    if (padded > size) {
+        uint8_t * padding = at(tensor, size, padded - size);
+        if (ggml_backend_buffer_get_usage(buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE) {
+            memset(padding, 0, padded - size);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+ggml_backend_buffer_i buffer_interface(const Traits & traits) {
     ggml_backend_buffer_i iface{};
     iface.free_buffer   = buffer_free;
     iface.get_base      = buffer_base;
+    iface.init_tensor   = buffer_init_tensor;
     iface.memset_tensor = buffer_memset;
     iface.set_tensor    = buffer_set;
     iface.get_tensor    = buffer_get;
     iface.cpy_tensor    = buffer_cpy;
     iface.clear         = buffer_clear;
-    if (config.native_2d) {
+    if (traits.native_2d) {
         set_2d_members(iface, buffer_set_2d, buffer_get_2d, 0);
     }
     return iface;
@@ -151,18 +174,18 @@ const char * type_name(ggml_backend_buffer_type_t type) {
 
 ggml_backend_buffer_t refuse(Device & device, size_t size, const char * why) {
     GGML_LOG_ERROR("%s: cannot allocate %.2f MiB: %s (%.2f of %.2f MiB in use)\n", device.name.c_str(),
-                   mebibytes(size), why, mebibytes(device.used), mebibytes(device.generation->config.memory));
+                   mebibytes(size), why, mebibytes(device.used), mebibytes(device.traits().memory - device.traits().in_use));
     ledger::add({ PYGGML_VDEV_ALLOC, &device, size, 1, 0, 0, PYGGML_VDEV_REFUSED });
     return nullptr;
 }
 
 ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
     Device &       device = *static_cast<Device *>(type->context);
-    const Config & config = device.generation->config;
+    const Traits & traits = device.traits();
     if (faults::strikes(PYGGML_VDEV_FAULT_ALLOC, device, size, "")) {
         return refuse(device, size, "injected fault");
     }
-    if (config.max_buffer != 0 && size > config.max_buffer) {
+    if (traits.max_buffer != 0 && size > traits.max_buffer) {
         return refuse(device, size, "larger than the largest buffer");
     }
     if (!reserve(device, size)) {
@@ -170,24 +193,28 @@ ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t type, size_t size) {
     }
     // Off by one alignment from twice the alignment: nobody may rely on more than was promised.
     void * raw = nullptr;
-    if (size > SIZE_MAX - config.alignment ||
-        posix_memalign(&raw, 2 * config.alignment, size + config.alignment) != 0) {
+    if (size > SIZE_MAX - traits.alignment ||
+        posix_memalign(&raw, 2 * traits.alignment, size + traits.alignment) != 0) {
         device.used -= size;
         return refuse(device, size, "the host has no such memory");
     }
-    uint8_t * base = static_cast<uint8_t *>(raw) + config.alignment;
-    memset(base, config.poison ? 0xff : 0x00, size);
+    uint8_t * base = static_cast<uint8_t *>(raw) + traits.alignment;
+    memset(base, device.generation->config.poison ? 0xff : 0x00, size);
     ledger::add({ PYGGML_VDEV_ALLOC, &device, size });
-    return ggml_backend_buffer_init(type, buffer_interface(config), new Memory{ &device, raw, base }, size);
+    return ggml_backend_buffer_init(type, buffer_interface(traits), new Memory{ &device, raw, base }, size);
 }
 
 size_t type_alignment(ggml_backend_buffer_type_t type) {
-    return static_cast<Device *>(type->context)->generation->config.alignment;
+    return static_cast<Device *>(type->context)->traits().alignment;
 }
 
 size_t type_max_size(ggml_backend_buffer_type_t type) {
-    const Config & config = static_cast<Device *>(type->context)->generation->config;
-    return config.max_buffer != 0 ? config.max_buffer : SIZE_MAX;
+    const Traits & traits = static_cast<Device *>(type->context)->traits();
+    return traits.max_buffer != 0 ? traits.max_buffer : SIZE_MAX;
+}
+
+size_t type_alloc_size(ggml_backend_buffer_type_t type, const ggml_tensor * tensor) {
+    return padded_size(static_cast<Device *>(type->context)->traits(), tensor);
 }
 
 bool type_is_host(ggml_backend_buffer_type_t) {
@@ -232,6 +259,7 @@ void init_buffer_types(Generation & generation) {
         type.iface.alloc_buffer         = type_alloc;
         type.iface.get_alignment        = type_alignment;
         type.iface.get_max_size         = type_max_size;
+        type.iface.get_alloc_size       = type_alloc_size;
         type.iface.is_host              = type_is_host;
         type.device                     = &device->device;
         type.context                    = device.get();

@@ -15,16 +15,6 @@ constexpr uint64_t max_alignment = 2u << 20;
 constexpr uint32_t max_threads   = 512; // GGML_MAX_N_THREADS
 constexpr size_t   max_name      = 255;
 
-std::vector<std::string> split(const std::string & text, char separator) {
-    std::vector<std::string> parts;
-    size_t                   start = 0;
-    for (size_t end; (end = text.find(separator, start)) != std::string::npos; start = end + 1) {
-        parts.push_back(text.substr(start, end - start));
-    }
-    parts.push_back(text.substr(start));
-    return parts;
-}
-
 bool check_names(const std::vector<std::string> & names, std::string & error) {
     for (size_t i = 0; i < names.size(); i++) {
         const std::string & name = names[i];
@@ -46,14 +36,6 @@ bool check_names(const std::vector<std::string> & names, std::string & error) {
             }
         }
     }
-    return true;
-}
-
-bool parse_number(const std::string & text, uint64_t & out) {
-    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || text.size() > 18) {
-        return false;
-    }
-    out = std::strtoull(text.c_str(), nullptr, 10);
     return true;
 }
 
@@ -85,6 +67,28 @@ bool read_variable(const char * name, bool (*parse)(const std::string &, uint64_
 }
 
 } // namespace
+
+std::vector<std::string> split(const std::string & text, char separator) {
+    std::vector<std::string> parts;
+    size_t                   start = 0;
+    for (size_t end; (end = text.find(separator, start)) != std::string::npos; start = end + 1) {
+        parts.push_back(text.substr(start, end - start));
+    }
+    parts.push_back(text.substr(start));
+    return parts;
+}
+
+bool parse_number(const std::string & text, uint64_t & out) {
+    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || text.size() > 18) {
+        return false;
+    }
+    out = std::strtoull(text.c_str(), nullptr, 10);
+    return true;
+}
+
+bool is_alignment(uint64_t bytes) {
+    return bytes >= min_alignment && bytes <= max_alignment && (bytes & (bytes - 1)) == 0;
+}
 
 bool parse_size(const std::string & text, uint64_t & out) {
     size_t digits = 0;
@@ -175,6 +179,7 @@ pyggml_vdev_config default_config() {
     config.poison        = 1;
     config.strict        = 1;
     config.schedule      = nullptr;
+    config.traits        = nullptr;
     return config;
 }
 
@@ -188,8 +193,7 @@ bool check_config(const pyggml_vdev_config & raw, Config & out, std::string & er
         error = "a device memory of 0 bytes is asked for; at least 1 is needed";
         return false;
     }
-    if (raw.alignment < min_alignment || raw.alignment > max_alignment ||
-        (raw.alignment & (raw.alignment - 1)) != 0) {
+    if (!is_alignment(raw.alignment)) {
         error = "a buffer alignment of " + std::to_string(raw.alignment) +
                 " bytes is asked for; a power of two from 16 to 2097152 is possible";
         return false;
@@ -218,18 +222,22 @@ bool check_config(const pyggml_vdev_config & raw, Config & out, std::string & er
             out.names.push_back("VDEV" + std::to_string(i));
         }
     }
-    out.memory        = raw.memory;
-    out.alignment     = raw.alignment;
-    out.max_buffer    = raw.max_buffer;
     out.devices       = raw.devices;
     out.threads       = raw.threads;
     out.offload_batch = raw.offload_batch;
-    out.native_2d     = raw.native_2d != 0;
     out.host_buffer   = raw.host_buffer != 0;
-    out.async         = raw.async != 0;
     out.poison        = raw.poison != 0;
     out.strict        = raw.strict != 0;
-    return true;
+
+    Traits traits;
+    traits.memory     = raw.memory;
+    traits.alignment  = raw.alignment;
+    traits.max_buffer = raw.max_buffer;
+    traits.native_2d  = raw.native_2d != 0;
+    traits.async      = raw.async != 0;
+    traits.events     = traits.async;
+    out.traits.assign(raw.devices, traits);
+    return raw.traits == nullptr || parse_traits(raw.traits, out.traits, error);
 }
 
 bool config_from_environment(Config & out, std::string & error) {
@@ -267,6 +275,7 @@ bool config_from_environment(Config & out, std::string & error) {
     raw.poison        = (uint32_t) poison;
     raw.strict        = (uint32_t) strict;
     raw.schedule      = std::getenv("PYGGML_VDEV_SCHEDULE");
+    raw.traits        = std::getenv("PYGGML_VDEV_TRAITS");
     return check_config(raw, out, error);
 }
 

@@ -15,8 +15,8 @@ const char * get_description(ggml_backend_dev_t dev) {
 
 void get_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
     const Device & device = device_of(dev);
-    *total                = device.generation->config.memory;
-    *free                 = *total - device.used;
+    *total                = device.traits().memory;
+    *free                 = *total - device.traits().in_use - device.used;
 }
 
 enum ggml_backend_dev_type get_type(ggml_backend_dev_t) {
@@ -35,8 +35,8 @@ void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->description    = get_description(dev);
     props->type           = get_type(dev);
     get_memory(dev, &props->memory_free, &props->memory_total);
-    props->caps.async       = config.async;
-    props->caps.events      = config.async;
+    props->caps.async       = device_of(dev).traits().async;
+    props->caps.events      = device_of(dev).traits().events;
     props->caps.host_buffer = config.host_buffer;
     set_mmap_support(props->caps, 0);
 }
@@ -53,9 +53,9 @@ ggml_backend_buffer_type_t get_host_buffer_type(ggml_backend_dev_t dev) {
     return &device_of(dev).generation->host_buffer_type;
 }
 
-bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     const ggml_backend_dev_t cpu = cpu_device();
-    return cpu != nullptr && ggml_backend_dev_supports_op(cpu, op);
+    return cpu != nullptr && ggml_backend_dev_supports_op(cpu, op) && !refuses(device_of(dev).traits(), op);
 }
 
 bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
@@ -114,7 +114,7 @@ void init_device(Device & device) {
     if (config.offload_batch > 0) {
         iface.offload_op = offload_op;
     }
-    if (config.async) {
+    if (device.traits().events) {
         iface.event_new         = event_new;
         iface.event_free        = event_free;
         iface.event_synchronize = event_synchronize;

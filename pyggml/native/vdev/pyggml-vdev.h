@@ -42,6 +42,11 @@ struct pyggml_vdev_config {
     uint32_t     strict;        /* fail a graph that reads or writes memory outside its device */
     const char * schedule;      /* when asynchronous work runs: at-once, late or random:SEED, each with
                                    options such as late/copies=both/host=pageable; NULL: at-once */
+    const char * traits;        /* in what devices differ: DEVICE:KEY=VALUE,...;..., DEVICE a number from 0 or * for
+                                   all; NULL: in nothing. The keys: memory, in-use (bytes that something else
+                                   holds), alignment, max-buffer, pad (elements to which the last row of a
+                                   quantised tensor is padded), 2d, async, events (on or off), refuse (operations
+                                   that are not supported, OP, OP/TYPE or /TYPE, with a plus between them) */
 };
 
 enum pyggml_vdev_kind {

@@ -28,18 +28,33 @@ struct Schedule {
     bool     access_waits = false; // a blocking access to a buffer waits for the device's queues, as SYCL's
 };
 
+// Operations that a device does not support.
+struct Refusal {
+    std::string operation; // empty: all
+    int         type = -1; // of the result or a source; -1: any
+};
+
+// What may differ from device to device.
+struct Traits {
+    uint64_t             memory;
+    uint64_t             in_use = 0; // bytes of the memory that something else holds
+    uint64_t             alignment;
+    uint64_t             max_buffer;      // 0: no limit of its own
+    uint64_t             row_padding = 0; // elements to which get_alloc_size pads the last row of a quantised tensor
+    bool                 native_2d;
+    bool                 async;
+    bool                 events;
+    std::vector<Refusal> refuses;
+};
+
 // Checked configuration with the names split up.
 struct Config {
     std::vector<std::string> names;
-    uint64_t                 memory;
-    uint64_t                 alignment;
-    uint64_t                 max_buffer;
+    std::vector<Traits>      traits; // of each device
     uint32_t                 devices;
     uint32_t                 threads;
     uint32_t                 offload_batch;
-    bool                     native_2d;
     bool                     host_buffer;
-    bool                     async;
     bool                     poison;
     bool                     strict;
     Schedule                 schedule;
@@ -57,6 +72,8 @@ struct Device {
     ggml_backend_device      device;
     std::atomic<uint64_t>    used{ 0 };
     std::atomic<uint32_t>    graphs{ 0 }; // since the ledger was cleared
+
+    const Traits & traits() const;
 };
 
 struct Queue;
@@ -99,12 +116,24 @@ struct Generation {
     uint64_t                             random = 0;
 };
 
+inline const Traits & Device::traits() const {
+    return generation->config.traits[(size_t) index];
+}
+
 // config.cpp
 pyggml_vdev_config default_config();
 bool               check_config(const pyggml_vdev_config & raw, Config & out, std::string & error);
 bool               config_from_environment(Config & out, std::string & error);
 bool               parse_schedule(const std::string & text, Schedule & out, std::string & error);
 bool               parse_size(const std::string & text, uint64_t & out); // 512M and the like
+bool               parse_number(const std::string & text, uint64_t & out);
+bool               is_alignment(uint64_t bytes);
+std::vector<std::string> split(const std::string & text, char separator);
+
+// traits.cpp
+bool   parse_traits(const std::string & text, std::vector<Traits> & devices, std::string & error);
+size_t padded_size(const Traits & traits, const ggml_tensor * tensor);
+bool   refuses(const Traits & traits, const ggml_tensor * node);
 
 // registry.cpp
 Generation *       current(); // NULL: nothing is configured yet
@@ -114,7 +143,7 @@ ggml_backend_dev_t cpu_device();
 namespace queues {
 
 inline bool at_once(const Device & device) {
-    return device.generation->config.schedule.kind == Schedule::at_once;
+    return device.generation->config.schedule.kind == Schedule::at_once || !device.traits().async;
 }
 
 std::shared_ptr<Queue> make(Device & device);
