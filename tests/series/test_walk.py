@@ -32,6 +32,7 @@ NUMBERS = st.integers(1, 4)
 COMMANDS = [
     "apply", "unapply", "new", "edit", "continue", "abort", "refresh", "refresh --from-files", "drop", "move",
     "rename", "import", "undo", "redo", "squash", "split", "refresh -p", "reword", "push", "pop",
+    "renumber",
 ]  # fmt: skip
 REWRITES = {
     "swap": "sed -i '1{h;d};2{G}'",
@@ -101,6 +102,7 @@ class Walk(RuleBasedStateMachine):
     place: ClassVar[Path]
     walks: ClassVar[int] = 0
     taken: ClassVar[int] = 0
+    merges: ClassVar[int] = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,11 +159,36 @@ class Walk(RuleBasedStateMachine):
             git(self.box.root, "push", "-q")
         else:
             self.colleague(what, str(number))
-            git(self.box.root, "pull", "-q", "--no-rebase", "--no-edit")
-            git(self.box.root, "merge", "--abort")
+            self.pull()
             if not self.interrupted() and self.box.pyggml("patch", "status").code:
                 git(self.box.root, "reset", "-q", "--hard", "ORIG_HEAD")  # a merge that makes no sense
         self.by_user(f"pull ({what} {number})" if what != "push" else what)
+
+    def pull(self) -> None:
+        """Merge a colleague's series into the user's, with the merge driver and `patch renumber`."""
+        root = self.box.root
+        ours = patches_in(self.box.files().items())
+        git(root, "fetch", "-q")
+        base, theirs = (
+            patches_in(self.committed_files(commit))
+            for commit in (git(root, "merge-base", "HEAD", "@{u}").decode().strip(), "@{u}")
+        )
+        git(root, "merge", "-q", "--no-edit", "@{u}")
+        done = self.box.pyggml("patch", "renumber")
+        self.check("Traceback" not in done.err and "internal error" not in done.err, done.err)
+        if done.code:
+            git(root, "merge", "--abort")
+            return
+        type(self).merges += 1
+        wanted = (ours & theirs) | (ours - base) | (theirs - base)
+        lost = wanted - patches_in(self.box.files().items())
+        self.check(not lost, f"lost in a merge: {lost}")
+        self.save()
+
+    def committed_files(self, commit: str) -> Iterable[tuple[str, bytes]]:
+        """The patch files of a commit in the project's repository."""
+        names = git(self.box.root, "ls-tree", "--name-only", commit, "patches/one/").decode().split()
+        return [(name, git(self.box.root, "show", f"{commit}:{name}")) for name in names]
 
     @rule(what=st.sampled_from(GIT), number=NUMBERS)
     def git_command(self, what: str, number: int) -> None:
@@ -501,6 +528,7 @@ def begin(place: Path, fetched: Path) -> None:
     (place / "mails" / "4.patch").write_bytes((box.patches / "0004-fourth.patch").read_bytes())
     (box.root / ".gitignore").write_text(".pyggml\n/vendor/*/\n")
     git(box.root, "init", "-q", "-b", "main")
+    box.ok("patch", "install-merge-driver")
     git(box.root, "add", "-A")
     git(box.root, "commit", "-qm", "begin")
     git(now, "clone", "-q", "--bare", "project", "origin.git")
@@ -527,4 +555,4 @@ def test_a_random_walk_loses_nothing(tmp_path: Path, fetched: Path, request: pyt
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(f"{Walk.walks} walks of {Walk.taken} steps")
+    print(f"{Walk.walks} walks of {Walk.taken} steps, {Walk.merges} merges")
