@@ -109,6 +109,7 @@ def test_removed_changed_and_moved(fork: Sandbox) -> None:
     assert by_name(fork)["first"] == "-line 3\n+line drei\n"
 
 
+@pytest.mark.slow
 def test_partly_applied(fork: Sandbox) -> None:
     add(fork, "of-main")
     save(fork, "main")
@@ -239,6 +240,7 @@ def test_a_merge_that_conflicted_without_the_driver(fork: Sandbox) -> None:
     check(fork, "first", "second", "third", "of-main", "of-theirs")
 
 
+@pytest.mark.slow
 def test_two_clones(fork: Sandbox, tmp_path: Path) -> None:
     """As colleagues work: each in a clone, with a work tree of its own."""
     save_bare = tmp_path / "box" / "origin.git"
@@ -318,6 +320,93 @@ def test_what_renumber_refuses(three: Sandbox) -> None:
     three.git("reset", "-q", "--hard", "HEAD~1")
     three.ok("patch", "edit", "1")
     refused("is under way")
+
+
+def test_commits_of_the_user(fork: Sandbox) -> None:
+    """They are in the way; the way out that is named keeps them."""
+    add(fork, "of-main")
+    save(fork, "main")
+    switch(fork, "theirs")
+    add(fork, "of-theirs")
+    save(fork, "theirs")
+    switch(fork, "main")
+    assert git(fork, "merge", "-q", "--no-edit", "theirs") == 0
+    fork.replace(*EDITS["more"])
+    fork.git("commit", "-qam", "own : more")
+    told = fork.refused("patch", "renumber")
+    for command in told.split("There: ")[1].split(". Then")[0].split("; "):
+        tool, *words = command.split()
+        fork.git(*words) if tool == "git" else fork.ok(*words)
+    fork.ok("patch", "refresh")
+    check(fork, "first", "second", "third", "of-main", "of-theirs", "more")
+
+
+def test_two_patches_that_change_the_same_line(fork: Sandbox) -> None:
+    fork.patch("mine", "src/scale.c", "line 30\n", "line A\n")
+    save(fork, "main")
+    switch(fork, "theirs")
+    fork.patch("yours", "src/scale.c", "line 30\n", "line B\n")
+    save(fork, "theirs")
+    switch(fork, "main")
+    assert git(fork, "merge", "-q", "--no-edit", "theirs") == 0
+    before = fork.state()
+    told = fork.refused("patch", "renumber")
+    assert "0004-yours.patch: src/scale.c" in told and "make the change anew on top" in told
+    assert fork.state() == before
+
+
+@pytest.mark.slow
+def test_both_sides_move_the_same_patch(fork: Sandbox) -> None:
+    """git calls that rename/rename, and leaves the file under both names."""
+    fork.ok("patch", "move", "third", "1")
+    add(fork, "of-main")
+    save(fork, "main")
+    switch(fork, "theirs")
+    fork.ok("patch", "move", "third", "2")
+    add(fork, "of-theirs")
+    save(fork, "theirs")
+    switch(fork, "main")
+    assert git(fork, "merge", "-q", "--no-edit", "theirs") == 1
+    assert "0002-third.patch was a copy of 0001-third.patch" in fork.ok("patch", "renumber").out
+    check(fork, "third", "first", "second", "of-main", "of-theirs")
+
+
+@pytest.mark.slow
+def test_a_rebase_of_the_project(fork: Sandbox) -> None:
+    """As a merge: `git rebase` and `git cherry-pick` use the driver, and renumber knows their two sides."""
+    add(fork, "of-main")
+    change(fork, "first", "line three\n", "line III\n")
+    save(fork, "main")
+    switch(fork, "theirs")
+    add(fork, "of-theirs")
+    change(fork, "second", "line twenty\n", "line XX\n")
+    save(fork, "theirs")
+    assert git(fork, "rebase", "-q", "main") == 1  # the blob ids of the second patch
+    fork.ok("patch", "renumber")
+    check(fork, "first", "second", "third", "of-main", "of-theirs")
+    assert by_name(fork)["second"] == "-line 20\n+line XX\n"
+    assert git(fork, "add", "-A") == 0
+    assert git(fork, "-c", "core.editor=true", "rebase", "--continue") == 0
+
+
+@pytest.mark.slow
+def test_renamed_on_one_side_and_changed_on_the_other(fork: Sandbox) -> None:
+    fork.ok("patch", "rename", "third", "drei")
+    save(fork, "main")
+    switch(fork, "theirs")
+    fork.ok("patch", "edit", "third")
+    fork.replace("README.md", "downstream\n", "downstream\nmore\n")
+    fork.ok("patch", "continue")
+    save(fork, "theirs")
+    switch(fork, "main")
+    git(fork, "merge", "-q", "--no-edit", "theirs")
+    fork.ok("patch", "renumber")
+    check(fork, "first", "second", "drei")
+    assert by_name(fork)["drei"] == "-upstream\n+downstream\n+more\n"
+
+
+def test_no_repository_for_the_driver(three: Sandbox) -> None:
+    assert "is in no git repository" in three.refused("patch", "install-merge-driver")
 
 
 def test_a_closed_series(three: Sandbox) -> None:

@@ -43,11 +43,13 @@ class _Listing:
 
     Attributes:
         notes: what became of patches that were there twice, a sentence each.
+        merged: a merge may have put them together.
     """
 
     patches: tuple[_ListedPatch, ...]
-    notes: tuple[str, ...]
-    closed: str
+    notes: tuple[str, ...] = ()
+    closed: str = ""
+    merged: bool = False
 
 
 def refresh_from_files(project: Project, pin: str | None = None) -> SeriesChange:
@@ -67,7 +69,7 @@ def refresh_from_files(project: Project, pin: str | None = None) -> SeriesChange
             file, data = patch.file(number), work.patch_file(number)
             _refuse_marks(work, file, data)
             rows.append(_ListedPatch(patch, file, data, read_patch(data, file)))
-        return _publish_files(work, doing, _Listing(tuple(rows), (), ""))
+        return _publish_files(work, doing, _Listing(tuple(rows)))
 
 
 def renumber_series(project: Project, pin: str | None = None) -> SeriesChange:
@@ -133,7 +135,7 @@ def _read_listing(work: Workspace) -> _Listing:
             name = slug(row.patch.name, {one.patch.name for one in (*rows, *kept)})
             notes.append(f"two patches were named {row.patch.name}: the later one is {name} now")
             kept.append(replace(row, patch=replace(row.patch, name=name, tree="")))
-    return _Listing(tuple(kept), tuple(notes), series.closed)
+    return _Listing(tuple(kept), tuple(notes), series.closed, merged=True)
 
 
 def _other_file(work: Workspace, patch: Patch, wanted: str, named: Sequence[str], free: set[str]) -> str:
@@ -194,7 +196,17 @@ def _refuse_marks(work: Workspace, file: str, data: bytes) -> None:
 def _publish_files(work: Workspace, doing: str, listing: _Listing) -> SeriesChange:
     rows = listing.patches
     files = [NamedPatch(row.file, row.mail) for row in rows]
-    commits = list(apply_patches(work.git, work.base, work.series.base, files))
+    commits: list[Commit] = []
+    try:
+        commits.extend(apply_patches(work.git, work.base, work.series.base, files))
+    except PyggmlError as error:
+        if not listing.merged:
+            raise
+        raise PyggmlError(
+            error.message,
+            "If another patch changes the same lines: take the file and its entry out, run "
+            "`pyggml patch renumber` again, and make the change anew on top.",
+        ) from error
     entries = [(replace(row.patch, tree=c.tree), c) for row, c in zip(rows, commits, strict=True)]
     changes = work.series_changes(series_files(work, entries, [row.data for row in rows]))
     head_old, tree_old = work.head, work_tree_state(work.git)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.project import Project
+from pyggml.series.worktree.applied import applied_here
 from pyggml.series.worktree.files import check_ready, edits
 from pyggml.series.worktree.position import known_position, made_of_files, refuse_outdated
 from pyggml.series.worktree.sequencer import refuse_waiting
@@ -117,8 +118,9 @@ def require(work: Workspace, doing: str, needs: Needs) -> int:
     if Needs.NOTHING_WAITING in needs:
         refuse_waiting(work.project)
     if Needs.NO_EDITS in needs:
-        _refuse_edits(work, doing, outdated=Needs.NO_COMMITS not in needs)
+        _refuse_edits(work, doing, writable=Needs.NO_COMMITS not in needs)
     if Needs.NO_COMMITS in needs and not made_of_files(work):
+        _refuse_commits(work, doing)
         known_position(work)
     if not needs & (Needs.KNOWN_HEAD | Needs.OWN_PIN):
         return 0
@@ -139,14 +141,32 @@ def _refuse_closed(work: Workspace) -> None:
         )
 
 
-def _refuse_edits(work: Workspace, doing: str, *, outdated: bool) -> None:
+def _refuse_commits(work: Workspace, doing: str) -> None:
+    applied = applied_here(work)
+    if applied is None:
+        return
+    top = applied.commits[-1][:12]
+    raise PyggmlError(
+        f"{work.git.work_tree}: it has commits of yours, which `{doing}` would lose",
+        f"There: git branch mine; git reset --keep {top}; pyggml {doing}; git cherry-pick {top}..mine. "
+        "Then: pyggml patch refresh",
+    )
+
+
+def _refuse_edits(work: Workspace, doing: str, *, writable: bool) -> None:
+    """Refuse edited files.
+
+    Args:
+        writable: the series can be written now, so the edits can go into it.
+    """
     edited = edits(work.git).tracked
     if edited:
-        if outdated:
+        if writable:
             refuse_outdated(work)
         more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
+        aside = f"ut it aside with `git -C {work.git.work_tree} stash`."
+        keep = "Keep it with `pyggml patch refresh` or `pyggml patch new NAME`, or p"
         raise PyggmlError(
             f"{work.git.work_tree}: {edited[0]}{more} edited: `{doing}` would lose that",
-            "Keep it with `pyggml patch refresh` or `pyggml patch new NAME`, "
-            f"or put it aside with `git -C {work.git.work_tree} stash`.",
+            (keep if writable else "P") + aside,
         )
