@@ -24,7 +24,8 @@ def renumber(pin: str | None, as_json: bool) -> None:
 
     \b
     Examples:
-      git merge colleague && pyggml patch renumber && git commit -a --amend --no-edit
+      git merge colleague && pyggml patch renumber
+      git add patches && git commit --amend --no-edit
       pyggml undo                     # take it back
     """
     from pyggml.series.editing.from_files import renumber_series

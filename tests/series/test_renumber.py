@@ -83,12 +83,15 @@ def test_a_patch_on_either_branch(fork: Sandbox) -> None:
     assert "6 of 6 patches applied" in done.out
     fork.ok("patch", "apply")
     check(fork, "first", "second", "third", "of-main", "of-theirs", "more")
+    records = fork.ok("undo", "--list").out
     assert "6 of 6" in fork.ok("patch", "renumber").out  # once more changes nothing
+    assert fork.ok("undo", "--list").out == records
     fork.ok("undo")
     assert fork.state() == merged
     fork.ok("undo", "--redo")
     check(fork, "first", "second", "third", "of-main", "of-theirs", "more")
-    assert git(fork, "commit", "-qa", "--amend", "--no-edit") == 0
+    assert git(fork, "add", "patches") == git(fork, "commit", "-q", "--amend", "--no-edit") == 0
+    assert git(fork, "diff", "--quiet", "HEAD") == 0
 
 
 def test_removed_changed_and_moved(fork: Sandbox) -> None:
@@ -416,6 +419,8 @@ def test_a_closed_series(three: Sandbox) -> None:
     before = three.state()
     assert "closed: moved on" in three.refused("patch", "renumber")
     assert three.state() == before
+    three.ok("patch", "renumber", "--reopen")
+    check(three, "first", "second", "third")
 
 
 def test_the_driver_that_is_gone(fork: Sandbox) -> None:

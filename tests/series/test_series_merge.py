@@ -5,6 +5,8 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pyggml.series.stack.series_merge import merge_series
 
@@ -23,7 +25,7 @@ def series(names: str, head: str = HEAD, **keys: dict[str, str]) -> str:
 
 
 def names(text: str) -> str:
-    return "".join(patch["name"] for patch in tomllib.loads(text)["patch"])
+    return "".join(patch["name"] for patch in tomllib.loads(text).get("patch", []))
 
 
 def clean(base: str, ours: str, theirs: str) -> str:
@@ -157,3 +159,42 @@ def test_line_ends_are_those_of_ours() -> None:
 def test_what_cannot_be_taken_apart(text: str) -> None:
     with pytest.raises(ValueError):
         merge_series(text, series("a"), series("b"))
+
+
+def sides(added: str) -> st.SearchStrategy[str]:
+    """What one side makes of the patches abcde: some removed, some moved, some of its own anywhere."""
+    return st.lists(st.sampled_from("abcde" + added), unique=True).map("".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ours=sides("xyz"), theirs=sides("uvw"))
+def test_any_two_sides(ours: str, theirs: str) -> None:
+    base = "abcde"
+    merged = merge_series(series(base), series(ours), series(theirs))
+    text = merged.text
+    assert merge_series(series(base), series(ours), series(base)).text == (series(ours) if ours else HEAD)
+    assert merge_series(series(base), series(base), series(theirs)).text == (
+        series(theirs) if theirs else HEAD
+    )
+    wanted = {name for name in ours + theirs if name not in base or (name in ours and name in theirs)}
+    if merged.conflict:
+        before, rest = text.split("<<<<<<< ours\n")
+        mine, rest = rest.split("=======\n")
+        yours, after = rest.split(">>>>>>> theirs\n")
+        results = [names(before + mine + after), names(before + yours + after)]
+        assert results[0] != results[1]
+    else:
+        results = [names(text)]
+    for result in results:
+        assert len(result) == len(wanted) and set(result) == wanted
+        for one in wanted:
+            for two in wanted - {one}:
+                said = {
+                    side.index(one) < side.index(two)
+                    for side in (ours, theirs)
+                    if one in side and two in side
+                }
+                if said == {True} and one in base and two in base:
+                    assert result.index(one) < result.index(two)
+                if said == {True} and two not in base:  # an addition is above all that it was made on
+                    assert result.index(one) < result.index(two)

@@ -1,1 +1,1 @@
-"""Commands that change patches: new, edit, refresh, continue, abort, drop, move, rename."""
+"""Commands that change patches: new, edit, refresh, continue, abort, drop, move, rename, renumber."""

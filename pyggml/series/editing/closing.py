@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pyggml.project import Project
-from pyggml.series.stack.series_file import CLOSED, SERIES_FILE
+from pyggml.series.stack.series_file import CLOSED, SERIES_FILE, read_toml
 from pyggml.series.worktree.files import work_tree_state
 from pyggml.series.worktree.session import Needs, changing
 from pyggml.series.worktree.state_file import FileChange
 from pyggml.series.worktree.transaction import Transaction, publish
+from pyggml.series.worktree.workspace import open_bare
 
 
 def reopen_series(project: Project, pin: str | None = None) -> None:
@@ -19,11 +20,13 @@ def reopen_series(project: Project, pin: str | None = None) -> None:
     import tomlkit
 
     doing = "patch --reopen"
-    with changing(project, doing, pin, Needs.NOTHING_WAITING, keeps_series=True) as session:
+    needs = Needs.NOTHING_WAITING
+    # The entries need not be in order: `patch renumber` has this option, too.
+    with changing(project, doing, pin, needs, keeps_series=True, opened=open_bare) as session:
         work = session.work
-        if not work.series.closed:
-            return
         path = work.directory / SERIES_FILE
+        if not read_toml(path, {}).get(CLOSED):
+            return
         old = path.read_bytes()
         document = tomlkit.parse(old.decode("utf-8"))
         document.remove(CLOSED)

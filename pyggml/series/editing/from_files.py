@@ -215,8 +215,9 @@ def _publish_files(work: Workspace, doing: str, listing: _Listing) -> SeriesChan
         change = Transaction(doing, head_old, head_old, tree_old, tree_old, changes)
     else:
         head, tree = top(work, entries[:applied])
-        record = applied_entries(work, entries, applied)
-        change = Transaction(doing, head_old, head, tree_old, tree, (*changes, *record))
+        change = Transaction(doing, head_old, head, tree_old, tree, changes)
+        if not change.empty:
+            change = replace(change, files=(*changes, *applied_entries(work, entries, applied)))
     publish(work.project, work.git, change)
     made = series_change(work, changes, files=[row.file for row in rows])
     return replace(made, notes=listing.notes)

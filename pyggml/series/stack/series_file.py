@@ -263,7 +263,10 @@ def _refuse_duplicates(path: Path, entries: list[Any]) -> None:
     names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for name in names:
         if names.count(name) > 1:
-            raise PyggmlError(f"{path}: patch {name!r} is listed twice", "Remove one of the two entries.")
+            raise PyggmlError(
+                f"{path}: patch {name!r} is listed twice",
+                "After a merge, `pyggml patch renumber` keeps both; otherwise remove one of the two entries.",
+            )
 
 
 def _check_files(directory: Path, patches: tuple[Patch, ...]) -> None:
