@@ -10,6 +10,7 @@ import pytest
 from series_helpers import Sandbox
 
 from pyggml.project import Project
+from pyggml.series.worktree.workspace import Workspace
 
 Step = Callable[[Sandbox], object]
 
@@ -285,6 +286,24 @@ def test_a_message_that_a_pull_changed_is_kept_by_refresh(three: Sandbox) -> Non
         "second : a colleague's words",
     ]
     assert "+far downstream" in three.files()["0003-third.patch"].decode()
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_message_that_a_pull_changed_is_applied(three: Sandbox, number: int) -> None:
+    three.ok("patch", "unapply", "--to", "1")
+    three.ok("patch", "apply")
+    assert "nothing to do" in three.ok("patch", "apply").out
+    reword(three, number, "other : words")
+    assert three.ok("patch", "apply").out.startswith("applied: 3 of 3")
+    assert three.git("log", "-1", "--format=%s", f"HEAD~{3 - number}") == "other : words"
+
+
+def test_what_is_applied_already_is_not_made_again(three: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hundreds of patches, reading them is what takes long."""
+    three.ok("patch", "unapply", "--to", "1")
+    three.ok("patch", "apply")
+    monkeypatch.setattr(Workspace, "stack", lambda *args: pytest.fail("patches were read"))
+    assert "nothing to do: 3 of 3" in three.ok("patch", "apply").out
 
 
 def test_a_message_changed_on_both_sides_is_refused(three: Sandbox) -> None:

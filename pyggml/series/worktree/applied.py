@@ -32,12 +32,14 @@ class AppliedSeries:
     Attributes:
         base: the pin's commit, below the first patch.
         complete: these were all patches of the series.
+        digest: `Workspace.digest` of the files that the patches were read from; empty if that was not kept.
     """
 
     pin: str
     base: str
     patches: tuple[AppliedPatch, ...]
     complete: bool = False
+    digest: str = ""
 
     @property
     def commits(self) -> tuple[str, ...]:
@@ -54,10 +56,10 @@ def read_applied(project: Project) -> AppliedSeries | None:
         return None
 
 
-def applied_series(work: Workspace, commits: Sequence[Commit], total: int) -> AppliedSeries:
+def applied_series(work: Workspace, commits: Sequence[Commit], total: int, digest: str = "") -> AppliedSeries:
     """What the work tree is made of with `commits` made of the first of `total` patches on the pin of `work`."""
     patches = tuple(AppliedPatch(commit.tree, commit.id) for commit in commits)
-    return AppliedSeries(work.pin.name, work.base, patches, 0 < len(patches) == total)
+    return AppliedSeries(work.pin.name, work.base, patches, 0 < len(patches) == total, digest)
 
 
 def applied_change(project: Project, new: AppliedSeries | None) -> tuple[FileChange, ...]:

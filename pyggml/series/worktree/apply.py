@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pyggml.errors import PyggmlError
 from pyggml.project import Project
-from pyggml.series.worktree.applied import applied_change, applied_series, outdated
+from pyggml.series.worktree.applied import applied_change, applied_here, applied_series, outdated
 from pyggml.series.worktree.files import edits
-from pyggml.series.worktree.position import known_position, made_of_files, position
+from pyggml.series.worktree.position import check_position, made_of_files, position
 from pyggml.series.worktree.session import Needs, Session, changing, require
 from pyggml.series.worktree.status import applied_count
 from pyggml.series.worktree.transaction import Transaction, publish
@@ -72,31 +72,43 @@ def _check_target(work: Workspace, to: int | None) -> int:
 def _movable_position(work: Workspace) -> int | None:
     """As `known_position`; None also if the patch files have changed since they were applied."""
     at = position(work)
-    return at if at is not None or (made_of_files(work) and outdated(work)) else known_position(work)
+    return at if at is not None or (made_of_files(work) and outdated(work)) else check_position(work, at)
 
 
-def _is_reworded(work: Workspace, at: int) -> bool:
+def _is_reworded(work: Workspace, at: int, head: str) -> bool:
     """The trees are the same, but messages or authors in the patch files have changed since they were applied.
 
     Never so with commits of the user (`git commit --amend`) or edited files: those stay.
     """
-    if at == 0 or not made_of_files(work) or edits(work.git).tracked:
+    if at == 0 or _is_made_of_these_files(work, at, head):
         return False
-    return work.stack(at)[-1].id != work.head
+    if not made_of_files(work) or edits(work.git, untracked_too=False).tracked:
+        return False
+    return work.stack(at)[-1].id != head
+
+
+def _is_made_of_these_files(work: Workspace, at: int, head: str) -> bool:
+    """Whether HEAD is patch `at`, and no patch file has changed since it was applied."""
+    applied = applied_here(work)
+    if applied is None or not applied.digest or len(applied.patches) < at:
+        return False
+    return applied.commits[at] == head and applied.digest == work.digest()
 
 
 def _move(session: Session, doing: str, at: int | None, wanted: int) -> ApplyResult:
     work, total = session.work, len(session.work.series.patches)
-    if at == wanted and not _is_reworded(work, at):
-        return ApplyResult(work.pin.name, False, at, total, work.head, session.finished)
+    old = work.head
+    if at == wanted and not _is_reworded(work, at, old):
+        return ApplyResult(work.pin.name, False, at, total, old, session.finished)
     require(work, doing, Needs.NO_EDITS)
     if at is not None:
-        known_position(work)
+        check_position(work, at)
+    digest = work.digest()
     stack = work.stack(wanted)
     head = stack[-1].id if stack else work.base
-    applied = applied_series(work, stack, total)
+    applied = applied_series(work, stack, total, digest)
     change = Transaction(
-        *(doing, work.head, head, work.head_tree, work.series.trees[wanted]),
+        *(doing, old, head, work.head_tree, work.series.trees[wanted]),
         applied_change(work.project, applied),
     )
     publish(work.project, work.git, change)

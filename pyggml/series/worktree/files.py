@@ -78,11 +78,14 @@ def check_ready(git: Git) -> None:
         )
 
 
-def edits(git: Git) -> Edits:
-    """What is edited in the work tree (`git status`, which reads file contents only where times differ)."""
-    out = git.run(
-        "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules"
-    )
+def edits(git: Git, *, untracked_too: bool = True) -> Edits:
+    """What is edited in the work tree (`git status`, which reads file contents only where times differ).
+
+    Args:
+        untracked_too: look for untracked paths, which needs a walk through all directories.
+    """
+    which = "--untracked-files=all" if untracked_too else "--untracked-files=no"
+    out = git.run("status", "--porcelain=v1", "-z", which, "--no-renames", "--ignore-submodules")
     tracked, untracked, unmerged = [], [], []
     for row in out.decode("utf-8", "surrogateescape").split("\0"):
         if not row:

@@ -25,7 +25,11 @@ def known_position(work: Workspace) -> int | None:
     Raises:
         PyggmlError: HEAD is at no recorded tree, or at commits of the user that give one.
     """
-    at = position(work)
+    return check_position(work, position(work))
+
+
+def check_position(work: Workspace, at: int | None) -> int | None:
+    """As `known_position`, where `position` has given `at`."""
     if at is None and other_pin_at_head(work) is not None:
         return None
     if at is None and outdated(work):

@@ -159,7 +159,7 @@ def _refuse_edits(work: Workspace, doing: str, *, writable: bool) -> None:
     Args:
         writable: the series can be written now, so the edits can go into it.
     """
-    edited = edits(work.git).tracked
+    edited = edits(work.git, untracked_too=False).tracked
     if edited:
         if writable:
             refuse_outdated(work)

@@ -212,10 +212,11 @@ def _keep_edits(index: Git, transaction: Transaction) -> bool:
     Returns:
         whether that was all there is to do.
     """
-    old, new = (
-        index.text("rev-parse", f"{head}^{{tree}}") for head in (transaction.head_old, transaction.head_new)
-    )
-    if transaction.tree_old != transaction.tree_new or new == transaction.tree_new:
+    if transaction.tree_old != transaction.tree_new:
+        return False
+    heads = (f"{head}^{{tree}}" for head in (transaction.head_old, transaction.head_new))
+    old, new = index.text("rev-parse", *heads).split("\n")
+    if new == transaction.tree_new:
         return False
     if index.run("ls-files", "--unmerged"):
         return False

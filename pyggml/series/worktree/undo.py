@@ -131,7 +131,7 @@ def _check_known(project: Project, git: Git, last: Transaction, head: str, tree:
     known = {git.text("rev-parse", f"{head}^{{tree}}")}
     known |= {change.tree_new for change in (last, newest) if change.head_new == head}
     if tree not in known:
-        names = ", ".join(edits(git).tracked[:3])
+        names = ", ".join(edits(git, untracked_too=False).tracked[:3])
         raise PyggmlError(
             f"{git.work_tree}: edited since `{newest.doing}`: {names}",
             f"Put the edits aside with `git -C {git.work_tree} stash`, then undo.",
