@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -21,6 +21,8 @@ from pyggml.git.runner import Git
 
 TREE_MODE = b"40000"
 _KINDS = {"commit": 1, "tree": 2, "blob": 3}
+_AT_ONCE = 99
+"""So many ids fit in the smallest pipe there is, a page: neither side ever waits for the other to read."""
 _LOOSE_UNTIL = 100
 """As git's `fetch.unpackLimit`: so many objects become loose ones, more a pack."""
 
@@ -41,6 +43,7 @@ class ObjectStore:
     _streams: tuple[IO[bytes], IO[bytes]]
     _new: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     _trees: dict[str, Mapping[bytes, Entry]] = field(default_factory=dict)
+    _ahead: dict[str, bytes] = field(default_factory=dict)
 
     def content(self, made: str) -> bytes:
         """The content of the object with the id `made`.
@@ -50,15 +53,33 @@ class ObjectStore:
         """
         if made in self._new:
             return self._new[made][1]
-        stdin, stdout = self._streams
-        stdin.write(made.encode("ascii") + b"\n")
-        stdin.flush()
-        size = stdout.readline().split()[-1]
-        if not size.isdigit():
+        if made in self._ahead:
+            return self._ahead[made]
+        (content,) = self._ask([made])
+        if content is None:
             raise PyggmlError(f"{self.git.git_dir}: object {made} is missing", "Check it with: git fsck")
-        content = stdout.read(int(size))
-        stdout.read(1)
         return content
+
+    def read_ahead(self, ids: Iterable[str]) -> None:
+        """Read what will be asked for, without waiting for each answer; ids that the repository lacks do no harm."""
+        wanted = [made for made in dict.fromkeys(ids) if made not in self._new]
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            contents = zip(some, self._ask(some), strict=True)
+            self._ahead.update((made, content) for made, content in contents if content is not None)
+
+    def _ask(self, ids: Sequence[str]) -> list[bytes | None]:
+        """The contents of up to `_AT_ONCE` objects of the repository; None for one that it lacks."""
+        stdin, stdout = self._streams
+        stdin.write("".join(f"{made}\n" for made in ids).encode("ascii"))
+        stdin.flush()
+        contents: list[bytes | None] = []
+        for _ in ids:
+            size = stdout.readline().split()[-1]
+            contents.append(stdout.read(int(size)) if size.isdigit() else None)
+            if size.isdigit():
+                stdout.read(1)
+        return contents
 
     def write(self, kind: str, content: bytes) -> str:
         """Make an object; returns its id. It is in the repository after `flush`."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import email.utils
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pyggml.errors import PyggmlError
 from pyggml.git import Git, GitError
 from pyggml.git.object_store import Entry, open_objects
 from pyggml.series.patchfile import mail
@@ -303,6 +305,39 @@ def test_objects_are_written_once_as_git_writes_them(repository: Repository, cou
     listed = repository.git("ls-tree", "-r", tree).decode().splitlines()
     assert sorted(line.split("\t")[1] for line in listed) == sorted(path.decode() for path in files)
     assert b"error" not in repository.git("fsck", "--strict", "--no-dangling")
+
+
+def test_objects_that_are_read_ahead_are_not_asked_for_again(repository: Repository) -> None:
+    """Their answers are larger than a pipe, and some are missing."""
+    blobs = [b"%d\n" % number * 2000 for number in range(250)]
+    with open_objects(repository.ours) as store:
+        ids = [store.write("blob", blob) for blob in blobs]
+    with open_objects(repository.ours) as store:
+        store.read_ahead(["0" * 40, *ids[:200], "1" * 40])
+        assert [store.content(made) for made in ids] == blobs
+        with pytest.raises(PyggmlError, match="is missing"):
+            store.content("1" * 40)
+    with open_objects(repository.ours) as store:
+        store.read_ahead(ids)
+        stdin, _ = store._streams
+        stdin.close()
+        assert [store.content(made) for made in ids] == blobs
+
+
+def test_faults_are_told_in_the_order_of_the_patches(repository: Repository) -> None:
+    base = repository.commit({"f": b"x\n"})
+
+    def patches() -> Iterator[NamedPatch]:
+        yield NamedPatch("first", read_mail(mail_of(DIFF), "first"))
+        raise PyggmlError("the second cannot be read")
+
+    with pytest.raises(PyggmlError, match="first"):
+        list(apply_patches(repository.ours, base, repository.tree(), patches()))
+    base = repository.commit({"f": b"a\n"})
+    made = apply_patches(repository.ours, base, repository.tree(), patches())
+    assert next(made).subject == "change it"
+    with pytest.raises(PyggmlError, match="second"):
+        next(made)
 
 
 def test_a_message_that_git_refuses_is_not_written(repository: Repository) -> None:

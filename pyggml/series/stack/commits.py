@@ -22,6 +22,7 @@ from pyggml.series.stack.links import check_links
 from pyggml.series.stack.series_file import Series, series_patches
 from pyggml.series.stack.trees import path_kinds, tree_reader
 
+_INDEX_LINE = re.compile(rb"^index ([0-9a-f]{40})\.\.([0-9a-f]{40})\b", re.MULTILINE)
 # Git drops punctuation at both ends of a name, and some signs within.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 @_+.-]*[A-Za-z0-9])?")
 
@@ -100,7 +101,9 @@ def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch
             does, or gives another tree than it records.
     """
     with open_objects(git) as store:
-        for patch in patches:
+        read, error = _read_all(patches)
+        store.read_ahead(_blobs_below(read))
+        for patch in read:
             made = apply_in_memory(store, tree, patch)
             if made is None:
                 store.flush()
@@ -110,6 +113,29 @@ def apply_patches(git: Git, parent: str, tree: str, patches: Iterable[NamedPatch
             commit = stored_commit(store, made, parent, patch.mail.author, patch.mail.message)
             yield commit
             parent, tree = commit.id, made
+        if error is not None:
+            raise error
+
+
+def _read_all(patches: Iterable[NamedPatch]) -> tuple[list[NamedPatch], Exception | None]:
+    """The patches up to the first that cannot be read, and why; a fault of a patch below it is told first."""
+    read = []
+    try:
+        for patch in patches:
+            read.append(patch)
+    except (PyggmlError, OSError) as error:
+        return read, error
+    return read, None
+
+
+def _blobs_below(patches: Iterable[NamedPatch]) -> Iterator[str]:
+    """The files that patches by git say they change, but for those that a patch before has made."""
+    made: set[bytes] = set()
+    for patch in patches:
+        for old, new in _INDEX_LINE.findall(patch.mail.diff):
+            if old not in made:
+                yield old.decode("ascii")
+            made.add(new)
 
 
 def _check_links(git: Git, old: str, new: str, patch: NamedPatch) -> None:
