@@ -20,7 +20,7 @@ GATES = {
 # From the ground up: a room imports from the rooms before it, never from those after it.
 ROOMS = [
     "version", "errors", "files", "ulp", "processes", "project", "git", "upstream", "series", "builder", "native",
-    "ggml", "llama", "models", "matrix", "testing", "prove", "frontier", "pages", "scaffold", "doctor", "cli",
+    "clock", "ggml", "llama", "models", "matrix", "testing", "prove", "frontier", "pages", "scaffold", "doctor", "cli",
 ]  # fmt: skip
 # The same order among the packages of a room that is divided further.
 INNER_ROOMS = {"series": ["patchfile", "stack", "worktree", "editing", "rebasing", "exchange"]}

@@ -11,6 +11,7 @@ from pyggml.ggml.handle import InUseError
 from pyggml.ggml.library import load
 from pyggml.native.ledger import Ledger, record_dtype
 from pyggml.native.races import Race, read_races
+from pyggml.native.timeline import Timeline, read_timeline
 from pyggml.native.vdev_config import VirtualDeviceConfig, install_devices, remove_devices
 
 
@@ -32,15 +33,16 @@ class VirtualDevices:
         """
         Args:
             count: 1 to 16; by default one per name, or two.
-            settings: names, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison, strict,
-                threads, offload_batch, schedule, races, faults.
+            settings: names, traits, memory, alignment, max_buffer, native_2d, host_buffer, asynchronous, poison,
+                strict, threads, offload_batch, schedule, races, faults.
 
         Raises:
             UsageError: a value that no device can have.
             PyggmlError: a setting that does not exist.
         """
-        if settings.get("ledger") is not None:
-            raise PyggmlError("a ledger file is for programs; in this process, use .ledger()")
+        for file in ("ledger", "timeline"):
+            if settings.get(file) is not None:
+                raise PyggmlError(f"a {file} file is for programs; in this process, use .{file}()")
         try:
             self.settings = VirtualDeviceConfig(count, **settings)
         except TypeError as error:
@@ -129,6 +131,20 @@ class VirtualDevices:
         """Operations that nothing orders, since the block began; for devices made with `races=True`."""
         self._check_active()
         return read_races(load())
+
+    def start_timeline(self) -> None:
+        """Begin the timeline, or begin it again; see timeline()."""
+        self._check_active()
+        load().lib.pyggml_vdev_timeline_enable(1)
+
+    def timeline(self) -> Timeline:
+        """All operations since start_timeline, and who waits for which.
+
+        Raises:
+            PyggmlError: the block has ended, or lines were dropped because there were too many.
+        """
+        self._check_active()
+        return read_timeline(load())
 
     def clear_ledger(self) -> None:
         """Empty the ledger; sequence and split numbers start at 0 again."""

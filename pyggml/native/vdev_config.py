@@ -56,6 +56,7 @@ class VirtualDeviceConfig:
             device's queues, as SYCL's). `late/copies=both`.
         races: look for operations that nothing orders (pyggml.native.races); programs report them on standard error.
         ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
+        timeline: file for the timeline's lines (pyggml.native.timeline); `%p` as above.
         faults: injected faults, each `KIND[:KEY=VALUE,…]`: kinds alloc, copy, compute, set, get;
             keys nth, device, min, tensor, byte, mask. `alloc:nth=3`, `set:tensor=cache_k*,byte=4`.
 
@@ -79,6 +80,7 @@ class VirtualDeviceConfig:
     schedule: str = "at-once"
     races: bool = False
     ledger: Path | None = None
+    timeline: Path | None = None
     faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -128,6 +130,7 @@ class VirtualDeviceConfig:
             "PYGGML_VDEV_SCHEDULE": self.schedule,
             "PYGGML_VDEV_RACES": str(int(self.races)),
             "PYGGML_VDEV_LEDGER": "" if self.ledger is None else _ledger_path(self.ledger),
+            "PYGGML_VDEV_TIMELINE": "" if self.timeline is None else str(self.timeline.absolute()),
             "PYGGML_VDEV_FAULT": ";".join(self.faults),
         }
 
@@ -192,7 +195,7 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
     """Make the devices in this process and list them in ggml's registry, in place of those of the last call.
 
     Args:
-        config: all but its ledger's file, which is for programs.
+        config: all but the files of ledger and timeline, which are for programs.
         ledger: begin the ledger; without, nothing is recorded.
 
     Raises:
@@ -245,8 +248,9 @@ def install_devices(bindings: Bindings, config: VirtualDeviceConfig, *, ledger: 
 
 
 def remove_devices(bindings: Bindings) -> None:
-    """Take the devices out of ggml's registry and end the ledger, races and faults; twice is harmless."""
+    """Take the devices out of ggml's registry and end the ledger, timeline, races and faults; twice is harmless."""
     bindings.lib.pyggml_vdev_races_enable(0)
+    bindings.lib.pyggml_vdev_timeline_enable(0)
     bindings.lib.pyggml_vdev_ledger_enable(0)
     bindings.lib.pyggml_vdev_fault_clear()
     bindings.lib.pyggml_vdev_unregister()
@@ -356,6 +360,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "schedule": ("SCHEDULE", _text),
     "races": ("RACES", _switch),
     "ledger": ("LEDGER", _path),
+    "timeline": ("TIMELINE", _path),
     "faults": ("FAULT", _faults),
 }
 assert set(_VARIABLES) == {field.name for field in fields(VirtualDeviceConfig)}  # noqa: S101

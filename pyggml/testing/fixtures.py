@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyggml.builder.record import Build
+    from pyggml.clock import Costs, Prediction
     from pyggml.ggml import Device, Scheduler
     from pyggml.native.vdev_config import VirtualDeviceConfig
 
@@ -24,6 +25,12 @@ class MakeScheduler(Protocol):
     """What the fixture `scheduler` gives."""
 
     def __call__(self, *devices: Device, **options: Any) -> Scheduler: ...
+
+
+class PredictTimes(Protocol):
+    """What the fixture `clock` gives."""
+
+    def __call__(self, costs: Costs | str | Path, work: Callable[[], object]) -> Prediction: ...
 
 
 class TinyModel(Protocol):
@@ -75,6 +82,31 @@ def virtual_devices(pyggml_build: Build) -> Iterator[MakeDevices]:
     bindings.lib.pyggml_vdev_ledger_clear()
     if races:
         pytest.fail("\n".join(f"race: {race.text}" for race in races), pytrace=False)
+
+
+@pytest.fixture
+def clock(pyggml_build: Build) -> PredictTimes:
+    """`clock(costs, work)`: calls `work()` and predicts when what it does on virtual devices would happen.
+
+    `costs` is a preset, a TOML file or pyggml.clock.Costs; the result is a pyggml.clock.Prediction: a model's, not a
+    measurement (docs/clock.md).
+    """
+    from pyggml.clock import Costs, read_costs, replay
+    from pyggml.native.load import load
+    from pyggml.native.timeline import read_timeline
+
+    bindings = load(pyggml_build)
+
+    def predict(costs: Costs | str | Path, work: Callable[[], object]) -> Prediction:
+        known = costs if isinstance(costs, Costs) else read_costs(costs)
+        bindings.lib.pyggml_vdev_timeline_enable(1)
+        try:
+            work()
+            return replay(read_timeline(bindings), known)
+        finally:
+            bindings.lib.pyggml_vdev_timeline_enable(0)
+
+    return predict
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_the_environment_reads_back_as_the_same_devices(tmp_path: Path) -> None:
         traits=parse_traits("1:memory=1048576,in-use=4096,alignment=64,max-buffer=4096,pad=512,2d=on,async=on,"
                             "events=off,refuse=MUL_MAT/q4_0+GELU;*:pad=256"),
         host_buffer=True, asynchronous=False, poison=False, strict=False, threads=3, offload_batch=0,
-        schedule="random:7/copies=both/host=pageable", races=True, ledger=tmp_path / "l",
+        schedule="random:7/copies=both/host=pageable", races=True, ledger=tmp_path / "l", timeline=tmp_path / "t",
         faults=("alloc:nth=3", "get:tensor=x*"),
     )  # fmt: skip
     assert devices_from_environment(devices.environment()) == devices

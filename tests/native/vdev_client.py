@@ -130,6 +130,9 @@ class Client:
                 ("pyggml_vdev_races_enable", None, [c.c_int]),
                 ("pyggml_vdev_races_count", u, []),
                 ("pyggml_vdev_races_read", c.c_char_p, [u]),
+                ("pyggml_vdev_timeline_enable", None, [c.c_int]),
+                ("pyggml_vdev_timeline_count", u, []),
+                ("pyggml_vdev_timeline_read", c.c_char_p, [u]),
                 ("pyggml_vdev_fault_add", c.c_char_p, [p]),
                 ("pyggml_vdev_fault_parse", c.c_char_p, [c.c_char_p]),
                 ("pyggml_vdev_fault_clear", None, []),
@@ -185,6 +188,10 @@ class Client:
             [*(side[name] for side in (a, b) for name in ("operation", "tensor", "queue")), size]
             for a, b, size in sides
         ]
+
+    def timeline(self) -> list[str]:
+        """The lines of the timeline."""
+        return [self.timeline_read(number).decode() for number in range(self.timeline_count())]
 
     def read_ledger(self) -> Any:
         import numpy as np

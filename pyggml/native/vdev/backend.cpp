@@ -31,9 +31,7 @@ const char * backend_name(ggml_backend_t backend) {
 // The host waits for all that was put into the queue.
 void finish(const Stream & stream) {
     queues::finish(queues::mark(stream.queue));
-    if (races::on) {
-        races::host_waits(races::clock_of(*stream.queue));
-    }
+    order::host_waits(*stream.queue);
 }
 
 void backend_free(ggml_backend_t backend) {
@@ -90,17 +88,13 @@ bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggm
     }
     if (from->device->generation->config.schedule.copies_both) {
         queues::wait(*from, queues::mark(to));
-        if (races::on) {
-            races::queue_waits(*from, races::clock_of(*to));
-        }
+        order::queue_waits(*from, *to);
     }
     if (!copy_tensor(from.get(), src, dst)) {
         return false;
     }
     queues::wait(*to, queues::mark(from));
-    if (races::on) {
-        races::queue_waits(*to, races::clock_of(*from));
-    }
+    order::queue_waits(*to, *from);
     return true;
 }
 
@@ -118,15 +112,13 @@ void synchronize(ggml_backend_t backend) {
 
 void event_record(ggml_backend_t backend, ggml_backend_event_t event) {
     const std::shared_ptr<Queue> & queue = stream_of(backend).queue;
-    recorded_by(event) = { queues::mark(queue), races::on ? races::clock_of(*queue) : Clock() };
+    recorded_by(event) = { queues::mark(queue), races::on ? races::clock_of(*queue) : Clock(), queue->last };
 }
 
 void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     Queue & queue = *stream_of(backend).queue;
     queues::wait(queue, recorded_by(event).mark);
-    if (races::on) {
-        races::queue_waits(queue, recorded_by(event).clock);
-    }
+    order::queue_waits(queue, recorded_by(event));
 }
 
 bool is_here(const Device & device, const ggml_tensor * node, const ggml_tensor * tensor) {
@@ -218,9 +210,12 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
         if (races::on) {
             races::add_graph(*stream.queue, *graph);
         }
+        if (timeline::on) {
+            timeline::add_graph(*stream.queue, *graph);
+        }
         status = queues::at_once(device) ? compute(stream, graph) : compute_later(stream, *graph);
-        if (races::on && !device.traits().async) {
-            races::host_waits(races::clock_of(*stream.queue));
+        if (!device.traits().async) {
+            order::host_waits(*stream.queue);
         }
     }
     const uint32_t flags = status == GGML_STATUS_SUCCESS ? 0u : (uint32_t) PYGGML_VDEV_REFUSED;

@@ -94,6 +94,9 @@ void buffer_memset(ggml_backend_buffer_t buffer, ggml_tensor * tensor, uint8_t v
     if (races::on) {
         races::add_transfer({ nullptr, PYGGML_VDEV_MEMSET, &device, tensor }, { { at(tensor, offset, size), size, true } });
     }
+    if (timeline::on) {
+        timeline::add_transfer(nullptr, PYGGML_VDEV_MEMSET, device, nullptr, tensor, size, 1);
+    }
     memset(at(tensor, offset, size), value, size);
     ledger::add({ PYGGML_VDEV_MEMSET, memory_of(buffer).device, size, 1, offset, 0, 0, nullptr, tensor->name });
 }
@@ -125,6 +128,9 @@ void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     queues::before_access(*memory.device);
     if (races::on) {
         races::add_transfer({ nullptr, PYGGML_VDEV_CLEAR, memory.device, nullptr }, { { memory.base, buffer->size, true } });
+    }
+    if (timeline::on) {
+        timeline::add_transfer(nullptr, PYGGML_VDEV_CLEAR, *memory.device, nullptr, nullptr, buffer->size, 1);
     }
     memset(memory.base, value, buffer->size);
     ledger::add({ PYGGML_VDEV_CLEAR, memory.device, buffer->size });
@@ -320,6 +326,9 @@ void write_tensor(Queue * queue, ggml_tensor * tensor, const void * data, size_t
         races::add_transfer({ queue, (pyggml_vdev_kind) kind, &device, tensor },
                             { { to, size, true, rows, stride }, { from, read, false, rows, data_stride } });
     }
+    if (timeline::on) {
+        timeline::add_transfer(queue, (pyggml_vdev_kind) kind, device, nullptr, tensor, size * rows, rows);
+    }
     submit(queue, device, { buffer_of(tensor) }, [=] {
         copy_rows(to, stride, from, data_stride, size, rows);
         if (flips) {
@@ -348,6 +357,9 @@ void read_tensor(Queue * queue, const ggml_tensor * tensor, void * data, size_t 
     if (races::on) {
         races::add_transfer({ queue, (pyggml_vdev_kind) kind, &device, tensor },
                             { { from, size, false, rows, stride }, { to, size, true, rows, data_stride } });
+    }
+    if (timeline::on) {
+        timeline::add_transfer(queue, (pyggml_vdev_kind) kind, device, nullptr, tensor, size * rows, rows);
     }
     submit(queue, device, { buffer_of(tensor) }, [=] {
         copy_rows(to, data_stride, from, stride, size, rows);
@@ -381,6 +393,9 @@ bool copy_tensor(Queue * queue, const ggml_tensor * src, ggml_tensor * dst) {
         if (races::on) {
             races::add_transfer({ queue, PYGGML_VDEV_CPY, to, dst, src },
                                 { { source, size, false }, { target, size, true } });
+        }
+        if (timeline::on) {
+            timeline::add_transfer(queue, PYGGML_VDEV_CPY, *to, from, dst, size, 1);
         }
         submit(queue, *to, { buffer_of(src), buffer_of(dst) }, [=] { memmove(target, source, size); });
     }

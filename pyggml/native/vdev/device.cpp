@@ -88,9 +88,7 @@ void event_free(ggml_backend_dev_t, ggml_backend_event_t event) {
 
 void event_synchronize(ggml_backend_dev_t, ggml_backend_event_t event) {
     queues::finish(recorded_by(event).mark);
-    if (races::on) {
-        races::host_waits(recorded_by(event).clock);
-    }
+    order::host_waits(recorded_by(event));
 }
 
 } // namespace

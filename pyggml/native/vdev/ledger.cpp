@@ -35,12 +35,48 @@ void quote(std::string & out, const char * text) {
     out += '"';
 }
 
+const char * const kind_names[10] = { "alloc",  "free", "set",    "get",   "set_2d",
+                                      "get_2d", "cpy",  "memset", "clear", "compute" };
+
+void write_all(const char * what, int & file, const std::string & lines, uint64_t number) {
+    const char * text = lines.data();
+    size_t       size = lines.size();
+    while (size > 0 && file >= 0) {
+        const ssize_t done = write(file, text, size);
+        if (done < 0 && errno == EINTR) {
+            continue;
+        }
+        if (done <= 0) {
+            fprintf(stderr, "pyggml: cannot write the %s: %s; it ends at record %" PRIu64 "\n", what, strerror(errno),
+                    number);
+            file = -1;
+            return;
+        }
+        text += done;
+        size -= (size_t) done;
+    }
+}
+
+bool open_file(const char * variable, int & file, std::string & error) {
+    const char * name = std::getenv(variable);
+    if (name == nullptr || *name == '\0') {
+        return true;
+    }
+    std::string path = name;
+    const auto  pid  = path.find("%p");
+    if (pid != std::string::npos) {
+        path.replace(pid, 2, std::to_string(getpid()));
+    }
+    file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) {
+        error = std::string(variable) + ": cannot write " + path + ": " + strerror(errno);
+    }
+    return file >= 0;
+}
+
 namespace {
 
 constexpr uint64_t capacity = 1u << 22; // records, 480 MiB
-
-const char * const kind_names[] = { "alloc",  "free", "set",    "get",   "set_2d",
-                                    "get_2d", "cpy",  "memset", "clear", "compute" };
 
 struct Sum {
     uint64_t count = 0;
@@ -64,24 +100,6 @@ struct State {
 State & state() {
     static State * it = new State;
     return *it;
-}
-
-// A full disk must not end the program: it is said once, and nothing more is written.
-void write_all(State & s, const char * text, size_t size) {
-    while (size > 0 && s.file >= 0) {
-        const ssize_t done = write(s.file, text, size);
-        if (done < 0 && errno == EINTR) {
-            continue;
-        }
-        if (done <= 0) {
-            fprintf(stderr, "pyggml: cannot write the ledger: %s; it ends at record %" PRIu64 "\n", strerror(errno),
-                    s.sequence);
-            s.file = -1;
-            return;
-        }
-        text += done;
-        size -= (size_t) done;
-    }
 }
 
 void field(std::string & out, const char * name, uint64_t value) {
@@ -121,7 +139,7 @@ void write_line(State & s, const pyggml_vdev_record & r, const Event & event) {
     field(line, "split", r.split);
     field(line, "flags", r.flags);
     line += "}\n";
-    write_all(s, line.data(), line.size());
+    write_all("ledger", s.file, line, s.sequence);
 }
 
 void print_summary() {
@@ -183,17 +201,8 @@ bool open_from_environment(std::string & error) {
     if (strcmp(name, "-") == 0) {
         s.summary = true;
         std::atexit(print_summary);
-    } else {
-        std::string path = name;
-        const auto  pid  = path.find("%p");
-        if (pid != std::string::npos) {
-            path.replace(pid, 2, std::to_string(getpid()));
-        }
-        s.file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-        if (s.file < 0) {
-            error = "PYGGML_VDEV_LEDGER: cannot write " + path + ": " + strerror(errno);
-            return false;
-        }
+    } else if (!open_file("PYGGML_VDEV_LEDGER", s.file, error)) {
+        return false;
     }
     on = true;
     return true;

@@ -143,6 +143,13 @@ PYGGML_VDEV_API void         pyggml_vdev_races_enable(int on);
 PYGGML_VDEV_API uint64_t     pyggml_vdev_races_count(void);
 PYGGML_VDEV_API const char * pyggml_vdev_races_read(uint64_t number);
 
+/* The timeline: all operations in the order of the host's calls, and who waits for which; a line of JSON each. Off at
+ * first; enabling or disabling empties it. NULL: there is no line of that number. */
+PYGGML_VDEV_API void         pyggml_vdev_timeline_enable(int on);
+PYGGML_VDEV_API uint64_t     pyggml_vdev_timeline_count(void);
+PYGGML_VDEV_API uint64_t     pyggml_vdev_timeline_dropped(void); /* lines that did not fit into memory */
+PYGGML_VDEV_API const char * pyggml_vdev_timeline_read(uint64_t number);
+
 #ifdef __cplusplus
 }
 #endif

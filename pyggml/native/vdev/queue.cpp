@@ -64,9 +64,7 @@ void finish_device(Device & device) {
             continue;
         }
         run_to(*queue, queue->issued);
-        if (races::on) {
-            races::host_waits(races::clock_of(*queue));
-        }
+        order::host_waits(*queue);
     }
 }
 
@@ -126,7 +124,7 @@ void finish(const Mark & mark) {
 }
 
 void before_access(Device & device) {
-    if (at_once(device) && !(races::on && device.generation->config.schedule.access_waits)) {
+    if (at_once(device) && !(order::watched() && device.generation->config.schedule.access_waits)) {
         return;
     }
     const Lock lock(device.generation->mutex);
@@ -138,7 +136,7 @@ void before_access(Device & device) {
 
 // cudaFree waits for the device. Other devices' copies into the memory are run as well: the memory is gone then.
 void before_free(Device & device, ggml_backend_buffer_t buffer) {
-    if (at_once(device) && !races::on) {
+    if (at_once(device) && !order::watched()) {
         return;
     }
     const Lock lock(device.generation->mutex);

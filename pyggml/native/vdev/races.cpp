@@ -24,9 +24,6 @@ constexpr size_t host     = 0;
 constexpr size_t most     = 1000;     // races that are kept
 constexpr size_t most_runs = 1u << 16; // of a strided tensor; beyond, all between its first and last byte counts
 
-const char * const transfer_names[] = { "alloc",  "free", "set",    "get",   "set_2d",
-                                        "get_2d", "cpy",  "memset", "clear", "compute" };
-
 struct Operation {
     const char *   what;
     size_t         actor;
@@ -310,7 +307,7 @@ void add_transfer(const Transfer & transfer, std::initializer_list<Access> acces
     const size_t   actor = transfer.queue == nullptr ? host : transfer.queue->actor;
     const uint64_t time  = begin(s, transfer.queue);
     const Clock &  clock = transfer.queue == nullptr ? s.clock : transfer.queue->clock;
-    s.operations.push_back({ transfer_names[transfer.kind], actor, transfer.device, transfer.device->graphs.load(),
+    s.operations.push_back({ ledger::kind_names[transfer.kind], actor, transfer.device, transfer.device->graphs.load(),
                              name_of(transfer.tensor), name_of(transfer.source) });
     const Stamp stamp{ time, actor, s.operations.size() - 1 };
     for (const Access & access : accesses) {

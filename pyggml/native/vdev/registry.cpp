@@ -90,7 +90,7 @@ bool use_environment(std::string & error) {
             error = "PYGGML_VDEV_FAULT: " + error;
             return false;
         }
-        if (!ledger::open_from_environment(error)) {
+        if (!ledger::open_from_environment(error) || !timeline::open_from_environment(error)) {
             return false;
         }
         races::open_from_environment();

@@ -101,6 +101,7 @@ struct Queue {
     uint64_t         done   = 0;
     size_t           actor  = 0; // its place in clocks
     Clock            clock;      // what is put in next comes after it
+    uint64_t         last   = 0; // the number of the last operation in the timeline
     uint64_t         pace   = 1; // under a random schedule: gets on with its work at every pace-th call or so
 };
 
@@ -200,8 +201,9 @@ inline Device & device_of(ggml_backend_dev_t device) {
 
 // What an event has recorded.
 struct Recorded {
-    Mark  mark;
-    Clock clock;
+    Mark     mark;
+    Clock    clock;
+    uint64_t last = 0; // Queue::last
 };
 
 inline Recorded & recorded_by(ggml_backend_event_t event) {
@@ -229,7 +231,13 @@ struct Event {
     const char *       tensor = "";
 };
 
+extern const char * const kind_names[10];
+
 void append(const Event & event);
+// The file that a variable names, with the process's number for %p; leaves `file` alone if there is none.
+bool open_file(const char * variable, int & file, std::string & error);
+// A full disk must not end the program: it is said once, with `number`, the last record, and nothing more is written.
+void write_all(const char * what, int & file, const std::string & lines, uint64_t number);
 void quote(std::string & out, const char * text); // as JSON
 bool open_from_environment(std::string & error);
 
@@ -274,6 +282,65 @@ void   host_waits(const Clock & clock);
 void   open_from_environment();
 
 } // namespace races
+
+// timeline.cpp
+namespace timeline {
+
+extern std::atomic<bool> on;
+
+// Without a queue the host does it and waits for it.
+void add_transfer(Queue * queue, pyggml_vdev_kind kind, const Device & device, const Device * peer,
+                  const ggml_tensor * tensor, uint64_t bytes, uint64_t rows);
+void add_graph(Queue & queue, const ggml_cgraph & graph);
+void add_wait(const Queue * queue, uint64_t operation); // no queue: the host waits
+bool open_from_environment(std::string & error);
+
+} // namespace timeline
+
+// Who waits for what, for those who look for it: races and the timeline.
+namespace order {
+
+inline bool watched() {
+    return races::on || timeline::on;
+}
+
+inline void host_waits(const Queue & queue) {
+    if (races::on) {
+        races::host_waits(races::clock_of(queue));
+    }
+    if (timeline::on) {
+        timeline::add_wait(nullptr, queue.last);
+    }
+}
+
+inline void host_waits(const Recorded & recorded) {
+    if (races::on) {
+        races::host_waits(recorded.clock);
+    }
+    if (timeline::on) {
+        timeline::add_wait(nullptr, recorded.last);
+    }
+}
+
+inline void queue_waits(Queue & queue, const Queue & other) {
+    if (races::on) {
+        races::queue_waits(queue, races::clock_of(other));
+    }
+    if (timeline::on) {
+        timeline::add_wait(&queue, other.last);
+    }
+}
+
+inline void queue_waits(Queue & queue, const Recorded & recorded) {
+    if (races::on) {
+        races::queue_waits(queue, recorded.clock);
+    }
+    if (timeline::on) {
+        timeline::add_wait(&queue, recorded.last);
+    }
+}
+
+} // namespace order
 
 // faults.cpp
 namespace faults {
