@@ -96,6 +96,8 @@ def _configuration(case: Mapping[str, Any]) -> str:
         words.append(f"{case['streams']} {kind}")
     if case.get("schedule", "at-once") != "at-once":
         words.append(case["schedule"])
+    if case.get("traits"):
+        words.append(f"[{case['traits']}]")
     if case["flash_attn"] != "on":
         words.append(f"flash {case['flash_attn']}")
     if case["swa_full"]:
@@ -107,7 +109,8 @@ def _order(case: Mapping[str, Any]) -> tuple[Any, ...]:
     """The CPU first, then few devices before many, one sequence before several."""
     return (
         case["devices"], case["split_mode"], case["tensor_split"] or [], case["kv_type"], case["streams"],
-        case["layout"], case["unified"], case["kv"], case.get("schedule", ""), case["flash_attn"], case["swa_full"],
+        case["layout"], case["unified"], case["kv"], case.get("schedule", ""), case.get("traits", ""),
+        case["flash_attn"], case["swa_full"],
     )  # fmt: skip
 
 

@@ -47,6 +47,14 @@ def test_every_row_is_a_cell() -> None:
     }
 
 
+def test_devices_that_differ_have_a_cell_of_their_own() -> None:
+    plain, padded = (case("m", "device", "within", 0.0, traits=traits) for traits in ("", "1:pad=512"))
+    assert list(Page(matrix_page(matrix_document(padded, plain))).cells()) == [
+        "m, tensor 2 device f16: within the bound",
+        "m, tensor 2 device f16 [1:pad=512]: within the bound",
+    ]
+
+
 def test_every_verdict_has_a_sign_of_its_own() -> None:
     assert list(SIGNS) == list(VERDICTS)
     assert len(set(SIGNS.values())) == len(VERDICTS)
