@@ -48,6 +48,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--walks", type=int, default=50, metavar="N", help="how many random walks to take (a slow test)"
     )
+    group.addoption(
+        "--contexts", type=int, default=100, metavar="N", help="how many random contexts to try (a slow test)"
+    )
+    group.addoption(
+        "--operations",
+        type=int,
+        default=40,
+        metavar="N",
+        help="how many random sequences of memory operations (a slow test)",
+    )
+    group.addoption(
+        "--context-seed", type=int, default=0, metavar="N", help="the number of the first of both"
+    )
     group.addoption("--walk-seed", type=int, default=0, metavar="N", help="which random walks")
 
 
