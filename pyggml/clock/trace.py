@@ -1,7 +1,8 @@
 """A prediction in the Chrome trace format, which Perfetto and chrome://tracing read.
 
 The format is Google's "Trace Event Format": complete events (`X`) on threads, names as metadata (`M`), flow arrows (`s`
-and `f`); times are in microseconds.
+and `f`); times are in microseconds, here with three digits: Perfetto counts whole nanoseconds, and drops a span that
+does not end within the one around it.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ def trace_events(prediction: Prediction, costs: Costs) -> Iterator[dict[str, Any
         pid = _HOST if span.lane == HOST_LANE else _QUEUES
         yield from thread(pid, span.lane)
         tid = threads[pid, span.lane]
-        yield _complete(pid, tid, _title(span), span.kind, span.start, span.seconds, _arguments(span))
+        yield _complete(pid, tid, _title(span), span.kind, (span.start, span.end), _arguments(span))
         if span.operation is not None and span.kind == "compute":
             start = span.start
             for node, seconds in zip(span.operation.nodes, graph_seconds(span.operation, costs), strict=True):
                 about = {"tensor": node.tensor, "flops": node.flops, "bytes": node.bytes}
-                yield _complete(pid, tid, f"{node.operation} {node.tensor}", "node", start, seconds, about)
-                start += seconds
+                end = min(start + seconds, span.end)
+                yield _complete(pid, tid, f"{node.operation} {node.tensor}", "node", (start, end), about)
+                start = end
         if span.why == "wait" and span.cause is not None:
             cause = prediction.spans[span.cause]
             before = _HOST if cause.lane == HOST_LANE else _QUEUES
@@ -68,15 +70,14 @@ def trace_events(prediction: Prediction, costs: Costs) -> Iterator[dict[str, Any
                     **arrow,
                     "pid": where[0],
                     "tid": where[1],
-                    "ts": at * 1e6,
+                    "ts": _microseconds(at),
                     "bp": "e",
                 }
     for link, lane in _side_by_side(prediction.links):
         yield from thread(_LINKS, lane)
         span = prediction.spans[link.span]
-        yield _complete(
-            _LINKS, threads[_LINKS, lane], _title(span), span.kind, link.start, link.end - link.start, _arguments(span)
-        )  # fmt: skip
+        tid = threads[_LINKS, lane]
+        yield _complete(_LINKS, tid, _title(span), span.kind, (link.start, link.end), _arguments(span))
 
 
 def _side_by_side(links: tuple[LinkSpan, ...]) -> Iterator[tuple[LinkSpan, str]]:
@@ -90,10 +91,15 @@ def _side_by_side(links: tuple[LinkSpan, ...]) -> Iterator[tuple[LinkSpan, str]]
 
 
 def _complete(
-    pid: int, tid: int, name: str, category: str, start: float, seconds: float, arguments: dict[str, Any]
+    pid: int, tid: int, name: str, category: str, times: tuple[float, float], arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    times = {"ts": start * 1e6, "dur": seconds * 1e6}
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **times, "args": arguments}
+    start, end = (round(time * 1e9) for time in times)
+    span = {"ts": start / 1e3, "dur": (end - start) / 1e3}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, **span, "args": arguments}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e9) / 1e3
 
 
 def _title(span: ClockSpan) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock.test_hand_made import not_nested
 from tests.command_line import run_here
 
 
@@ -28,6 +29,7 @@ def test_a_program_is_predicted_and_traced(tiny_model: Any, tmp_path: Path, cach
     assert "32 tokens: " in done.err and "(median of 2 steps)" in done.err
     assert "critical path of the last step of 1 token" in done.err
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    assert not_nested(events) == []
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names >= {"host", "host > VDEV0", "host > VDEV1", "VDEV0 > host"}
     arrows = [(event["ph"], event["id"], event["ts"]) for event in events if event["ph"] in "sf"]
