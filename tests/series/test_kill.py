@@ -327,3 +327,49 @@ def test_killed_at_random_moments(three: Sandbox, command: str, every: int, tmp_
         check_truth(three, before, after, " ".join(args))
         run_again(three, args)
         assert outcome(three) == after
+
+
+@kill_points.every
+def test_a_pull_after_a_kill_is_not_written_over(three: Sandbox, every: int, tmp_path: Path) -> None:
+    """What a colleague has dropped must not come back with what the killed command would have written."""
+    colleague = tmp_path / "colleague"
+    shutil.copytree(three.root, colleague, symlinks=True)
+    theirs = Sandbox(Project(colleague))
+    theirs.ok("patch", "drop", "third")
+    base = tmp_path / "before"
+    three.root.rename(base)
+    shutil.copytree(base, three.root, symlinks=True)
+    _, points = run_and_kill(0, three.root, "patch", "rename", "first", "eins")
+    met = 0
+    for point in kill_points.chosen(range(1, points + 1), every):
+        shutil.rmtree(three.root)
+        shutil.copytree(base, three.root, symlinks=True)
+        run_and_kill(point, three.root, "patch", "rename", "first", "eins")
+        mine = three.files()
+        if (
+            series_status(three.project).interrupted is None
+            or mine["series.toml"] != before_files(base)["series.toml"]
+        ):
+            continue
+        met += 1
+        # As git merges it: what the killed command has written is not tracked yet, the rest is the colleague's.
+        (three.patches / "0003-third.patch").unlink()
+        (three.patches / "series.toml").write_bytes(theirs.files()["series.toml"])
+        status = three.pyggml("patch", "status", "--json")
+        if "0001-eins.patch" in mine:  # half of the one and half of the other: no series at all
+            assert "patches/one/series.toml has been changed since" in status.err
+        else:
+            assert status.json["interrupted"] == "patch rename first eins"
+        pulled = three.files()
+        told = three.refused("patch", "apply")
+        assert "patches/one/series.toml has been changed since" in told and "ORIG_HEAD" in told
+        assert three.files() == pulled
+        for name, content in mine.items():
+            (three.patches / name).write_bytes(content)
+        three.ok("patch", "apply")
+        assert [row["name"] for row in three.status()["patches"]] == ["eins", "second", "third"]
+    assert met or every > 1
+
+
+def before_files(root: Path) -> dict[str, bytes]:
+    return Sandbox(Project(root)).files()

@@ -17,7 +17,8 @@ from pyggml.series.worktree.applied import applied_here, outdated
 from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import other_pin_at_head, position
 from pyggml.series.worktree.sequencer import EDITING, REBASING
-from pyggml.series.worktree.transaction import Transaction, interrupted_transaction
+from pyggml.series.worktree.state_file import read_file
+from pyggml.series.worktree.transaction import Transaction, interrupted_transaction, refuse_changed_files
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 
 
@@ -75,7 +76,12 @@ def series_status(project: Project, pin_name: str | None = None) -> SeriesStatus
     """
     interrupted = interrupted_transaction(project)
     with _patches_after(project, interrupted) as patches_dir:
-        work = open_workspace(project, pin_name, patches_dir)
+        try:
+            work = open_workspace(project, pin_name, patches_dir)
+        except PyggmlError:
+            if interrupted is not None:
+                refuse_changed_files(project, interrupted)
+            raise
         all_subjects = subjects(work)
     edited = edits(work.git)
     at, elsewhere, applied, on_top = _where(work)
@@ -147,7 +153,8 @@ def _patches_after(project: Project, interrupted: Transaction | None) -> Iterato
     """The patches' directory as the interrupted command will leave it; the project's own if there is none."""
     below = project.patches_dir.relative_to(project.root)
     files = [f for f in interrupted.files if Path(f.path).is_relative_to(below)] if interrupted else []
-    if not files:
+    # What something else has changed since, a pull for one, will not be written over.
+    if not files or any(read_file(project.root / f.path) not in (f.old, f.new) for f in files):
         yield project.patches_dir
         return
     with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:

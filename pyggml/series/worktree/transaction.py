@@ -159,12 +159,28 @@ def recover(project: Project, git: Git) -> Transaction | None:
             f"`{transaction.doing}` was interrupted, and the branch has moved since",
             f"Bring it back with: git -C {git.work_tree} update-ref {BRANCH} {transaction.head_old}",
         )
+    refuse_changed_files(project, transaction)
     paths = changed_paths(git, transaction.tree_old, transaction.tree_new)
     check_unedited(git, paths)
     with _index_lock(git):
         _carry_out(project, git, transaction, paths)
     _finish(project, git, transaction)
     return transaction
+
+
+def refuse_changed_files(project: Project, transaction: Transaction) -> None:
+    """Refuse to write over files of the project that something else has changed since, a `git pull` for one.
+
+    Raises:
+        PyggmlError: there is one that is neither as before the command nor as after it.
+    """
+    for file in transaction.files:
+        if read_file(project.root / file.path) not in (file.old, file.new):
+            raise PyggmlError(
+                f"`{transaction.doing}` was interrupted, and {file.path} has been changed since",
+                f"Put it back (after a pull: git -C {project.root} reset --keep ORIG_HEAD), run any command, "
+                "then change it again.",
+            )
 
 
 def _carry_out(project: Project, git: Git, transaction: Transaction, paths: Sequence[PathChange]) -> None:
