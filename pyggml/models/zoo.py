@@ -3,6 +3,10 @@
 Heads, KV heads, head sizes, rotated parts, groups, states and experts are those of a published model; width, vocabulary
 and depth are small. Each is made of one of upstream's tiny models: its metadata with other numbers, the tensors that
 llama.cpp itself wants for that, and weights drawn as in pyggml.models.scaled_weights.
+
+Only routers are not drawn. Among hundreds of experts, two are always so close that the last bit decides which of them a
+token takes, and then its logits are others. Here the first number of every token is the same, no layer adds to it, and
+routers look at it alone: which experts are taken, and in which order, is certain.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
@@ -30,11 +35,16 @@ if TYPE_CHECKING:
     from pyggml.builder.record import Build
 
 TABLE = Path(__file__).with_name("zoo.toml")
-_VERSION = 1
+_VERSION = 4
 _LAYERS = 4
 _MANY = 8
 _WIDTHS = {"embedding_length": 64, "feed_forward_length": 128, "context_length": 1024}
 _EXPERT_WIDTHS = {"expert_feed_forward_length": 32, "expert_shared_feed_forward_length": 32}
+_ROUTER = re.compile(r"blk\.\d+\.ffn_gate_inp\.weight")
+_FIRST_NUMBER = 4.0
+"""Of every token's embedding, in models with a router."""
+_ADDS = re.compile(r"blk\.\d+\.(attn_output|ffn_down\w*|ssm_out|shortconv\.out_proj)\.weight")
+"""What a layer adds to a token comes out of these."""
 _ASK = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from pyggml.models.zoo import tell_tensors; tell_tensors(*sys.argv[2:])"
@@ -129,8 +139,6 @@ def select_models(regex: str | None) -> tuple[ZooModel, ...]:
     Raises:
         UsageError: it is not one, or nothing matches.
     """
-    import re
-
     if regex is None:
         return zoo()
     try:
@@ -250,8 +258,12 @@ def metadata(model: ZooModel, tiny: Path) -> Metadata:
     return made
 
 
-def weights(name: str, size: Sequence[int]) -> NDArray[np.float32]:
-    """Lively weights of a tensor, the same everywhere; see pyggml.models.make.weights."""
+def weights(name: str, size: Sequence[int], routed: bool = False) -> NDArray[np.float32]:
+    """Weights of a tensor, the same everywhere; see pyggml.models.make.weights.
+
+    Args:
+        routed: of a model with a router.
+    """
     import math
 
     import numpy as np
@@ -263,6 +275,15 @@ def weights(name: str, size: Sequence[int]) -> NDArray[np.float32]:
     raw = bits.random_raw((count + 1) // 2).astype("<u8").view("<u4")[:count]
     unit = ((raw >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - 1) * np.float32(math.sqrt(3))
     made: NDArray[np.float32] = scaled(name, unit.reshape(size), 1.0)
+    if routed and name == "token_embd.weight":
+        made[:, 0] = _FIRST_NUMBER
+    if routed and name == "output.weight":
+        made[:, 0] = 0
+    if routed and _ADDS.fullmatch(name):
+        made[..., 0, :] = 0
+    if routed and _ROUTER.fullmatch(name):
+        made[:] = 0
+        made[:, 0] = np.argsort(unit[: size[0]]) / np.float32(size[0])
     return made
 
 
@@ -323,10 +344,11 @@ def _write(path: Path, values: Metadata, tensors: Tensors) -> None:
     try:
         with replacing(path) as temporary:
             _add(writer, values)
+            routed = any(_ROUTER.fullmatch(name) for name, _, _ in tensors)
             for name, ne, kind in tensors:
                 if kind != "f32":
                     raise PyggmlError(f"{name} of {path.name} is {kind}, and the zoo has f32 only")
-                writer.add_tensor(name, weights(name, list(reversed(ne))))
+                writer.add_tensor(name, weights(name, list(reversed(ne)), routed))
             writer.write_header_to_file(temporary)
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()

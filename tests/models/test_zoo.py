@@ -92,6 +92,18 @@ def test_weights_are_lively_and_the_same_everywhere() -> None:
     assert np.array_equal(matrix, weights("blk.0.attn_q.weight", (64, 256)))
 
 
+def test_a_router_chooses_the_same_experts_for_every_token() -> None:
+    embedding = weights("token_embd.weight", (50, 16), routed=True)
+    router = weights("blk.3.ffn_gate_inp.weight", (64, 16), routed=True)
+    order = np.argsort(embedding @ router.T, axis=1)
+    assert (order == order[0]).all()
+    assert sorted(order[0]) == list(range(64)) and list(order[0]) != sorted(order[0])
+    # Neighbours differ by far more than rounding, and no layer changes that.
+    assert np.diff(np.sort(embedding @ router.T, axis=1)).min() > 0.05
+    assert (weights("blk.3.ffn_down_exps.weight", (4, 16, 8), routed=True)[:, 0] == 0).all()
+    assert (weights("blk.3.attn_output.weight", (16, 8), routed=True)[0] == 0).all()
+
+
 @pytest.fixture(scope="session")
 def made(pyggml_build: Build, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     place = tmp_path_factory.mktemp("zoo") / "zoo"
