@@ -236,6 +236,17 @@ def test_what_cannot_be_merged_is_refused(
     assert three.state() == before
 
 
+def test_a_branch_named_like_a_blob_is_not_taken_for_it(three: Sandbox, fork: Fork, tmp_path: Path) -> None:
+    fork.commit("fork : five", replaced("src/scale.c", "line 5\n", "line five\n"))
+    files = fork.mails(tmp_path / "out")
+    blob = fork.git("rev-parse", "--short=7", "pin/one:src/scale.c")
+    assert f"index {blob}.." in Path(files[0]).read_text()
+    wanted = fork.am(*files)
+    three.git("tag", blob, three.git("rev-parse", "HEAD:README.md"))
+    three.ok("patch", "import", "--3way", *files)
+    assert three.git("rev-parse", "HEAD^{tree}") == wanted
+
+
 def test_a_link_out_of_the_tree_is_refused(three: Sandbox, fork: Fork, tmp_path: Path) -> None:
     fork.commit("fork : link", lambda tree: (tree / "out").symlink_to("../../../etc"))
     before = three.state()

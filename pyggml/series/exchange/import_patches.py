@@ -85,17 +85,18 @@ def _names(work: Workspace, foreign: Sequence[NamedPatch]) -> list[str]:
 
 def _plain(git: Git, parent: str, tree: str, foreign: Sequence[NamedPatch]) -> Iterator[Commit]:
     """As `apply_patches`; an error says whether a merge is possible."""
-    for patch in foreign:
-        try:
-            (commit,) = apply_patches(git, parent, tree, [patch])
-        except PyggmlError as error:
-            hint = error.hint
-            with contextlib.suppress(PyggmlError):
-                recorded_change(git, parent, tree, patch)
-                hint = "It can be merged, as `git am -3` does: pyggml patch import --3way"
-            raise PyggmlError(error.message, hint) from error
-        yield commit
-        parent, tree = commit.id, commit.tree
+    made = 0
+    try:
+        for commit in apply_patches(git, parent, tree, foreign):
+            made += 1
+            parent, tree = commit.id, commit.tree
+            yield commit
+    except PyggmlError as error:
+        hint = error.hint
+        with contextlib.suppress(PyggmlError):
+            recorded_change(git, parent, tree, foreign[made])
+            hint = "It can be merged, as `git am -3` does: pyggml patch import --3way"
+        raise PyggmlError(error.message, hint) from error
 
 
 def _deltas(git: Git, parent: str, tree: str, foreign: Sequence[NamedPatch]) -> Iterator[TreeDelta]:

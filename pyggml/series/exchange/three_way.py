@@ -46,7 +46,7 @@ def recorded_change(git: Git, parent: str, tree: str, patch: NamedPatch) -> Tree
     except PyggmlError as error:
         raise PyggmlError(
             f"{patch.label}: it does not apply to the files that its index lines name",
-            "It was edited by hand: make it again with git format-patch, or import it without --3way.",
+            "It was edited by hand or damaged on the way, or -p is wrong: make it again with git format-patch.",
         ) from error
     return TreeDelta(base, commit.tree)
 
@@ -73,11 +73,25 @@ def _entry(git: Git, tree: str, patch: NamedPatch, diff: FileDiff) -> tuple[str,
         if now is not None and now.mode in _FILES:
             return now.mode.decode(), now.id
     elif named is not None:
-        status, out = git.status("rev-parse", "--verify", "--quiet", f"{named}^{{blob}}", ok=(0, 1, 128))
-        if status == 0:
-            return (diff.modes[0].decode() if diff.modes else "100644"), out.decode().strip()
+        blobs = _blobs(git, named)
+        if len(blobs) == 1:
+            return (diff.modes[0].decode() if diff.modes else "100644"), blobs[0]
+        if blobs:
+            raise PyggmlError(
+                f"{patch.label}: cannot merge {diff.old_path}: its index line could name {len(blobs)} files ({named})",
+                "Make the patch again with: git format-patch --full-index",
+            )
     what = f"what its index line names ({named})" if named else "it, and no index line names it"
     raise PyggmlError(
         f"{patch.label}: cannot merge {diff.old_path}: the repository lacks {what}",
         f"Fetch the version that the patch was made on into {git.work_tree}, or bring the patch to this one.",
     )
+
+
+def _blobs(git: Git, prefix: str) -> list[str]:
+    """The blobs whose names begin with `prefix`; a branch or tag of that name does not count."""
+    names = git.text("rev-parse", f"--disambiguate={prefix}").split()
+    if not names:
+        return []
+    rows = git.text("cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names).encode())
+    return [row.split()[0] for row in rows.splitlines() if row.split()[1] == "blob"]
