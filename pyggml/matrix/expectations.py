@@ -61,6 +61,7 @@ _AXES = (
     _Axis("unified", lambda run: run.unified, bool, False),
     _Axis("layout", lambda run: run.layout, LAYOUTS, LAYOUTS[0]),
     _Axis("schedule", lambda run: run.schedule, str, AT_ONCE),
+    _Axis("device-traits", lambda run: run.traits, str, ""),
     _Axis("races", lambda run: run.races, bool, False),
     _Axis("cuda", lambda run: run.cuda, bool, False),
     _Axis("flash-attn", lambda run: run.flash_attn, FLASH_ATTENTION, "on"),

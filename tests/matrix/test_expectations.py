@@ -58,6 +58,7 @@ def test_an_entry_names_its_rows_exactly(tmp_path: Path) -> None:
         replace(RUN, kv="host"),
         replace(RUN, streams=2),
         replace(RUN, schedule="late"),
+        replace(RUN, traits="1:pad=512"),
         replace(RUN, races=True),
         replace(RUN, cuda=True),
         replace(RUN, poison=False),
