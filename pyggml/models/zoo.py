@@ -369,7 +369,8 @@ def _add(writer: GGUFWriter, values: Metadata) -> None:
 def _key(model: ZooModel, tiny: Path) -> str:
     """Changes with everything that the file is made of."""
     stat = tiny.stat()
-    text = repr((_VERSION, model, sorted(model.keys.items()), str(tiny), stat.st_size, stat.st_mtime_ns))
+    values = sorted(model.values().items())
+    text = repr((_VERSION, values, str(tiny), stat.st_size, stat.st_mtime_ns))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
