@@ -249,6 +249,9 @@ def make_plan(
         if not wanted:
             raise UsageError(f"this upstream has no option LLAMA_{switch}", "Build it without.")
         entries += [(name, "ON") for name in wanted]
+    if "thread" in options.sanitize and "GGML_OPENMP" in declared:
+        # GCC's OpenMP runtime is not instrumented: each of its barriers would look like a race.
+        entries.append(("GGML_OPENMP", "OFF"))
     entries += [
         # Upstream asks git for these at configure time, and each new commit would recompile their readers.
         ("LLAMA_BUILD_COMMIT", pin),

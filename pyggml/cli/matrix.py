@@ -232,10 +232,11 @@ def _several(
     "schedules",
     example="at-once,late",
     convert=_schedule,
-    metavar="at-once,late,random:SEED",
+    metavar="at-once,late,random:SEED,threads",
     default="at-once",
-    help="When queued work of the virtual devices runs: before the call returns, only when something waits for it, or "
-    "at any time between. Each is compared with at-once, bit for bit. Options follow after a slash: late/copies=both.",
+    help="When queued work of the virtual devices runs: before the call returns, only when something waits for it, at "
+    "any time between, or in threads. Each is compared with at-once, bit for bit. Options follow after a slash: "
+    "late/copies=both.",
 )
 @click.option(
     "--races", is_flag=True, help="Look for queued operations that nothing orders, in any schedule."

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 @click.option("--host-buffer", is_flag=True, help="Devices with a pinned host buffer type.")
 @click.option("--no-poison", is_flag=True, help="Fresh device memory is zero instead of NaN.")
 @click.option(
-    "--schedule", metavar="S", help="When queued work runs: at-once, late or random:SEED; default at-once."
+    "--schedule",
+    metavar="S",
+    help="When queued work runs: at-once, late, random:SEED or threads; default at-once.",
 )
 @click.option("--races", is_flag=True, help="Report operations that nothing orders.")
 @click.option(

@@ -25,6 +25,10 @@ SCHEDULE_OPTIONS = (
     "host=pageable",
     "access=passes",
     "access=waits",
+    "uploads=refused",
+    "uploads=queued",
+    "transfers=queued",
+    "transfers=blocking",
 )
 FAULT_KINDS = ("alloc", "copy", "compute", "set", "get")
 
@@ -50,10 +54,12 @@ class VirtualDeviceConfig:
         threads: for each device's computation; results do not depend on it.
         offload_batch: from this batch size on, take over operations with weights on the host; 0 for never.
         schedule: when asynchronous work runs: `at-once`, before the call returns; `late`, only when something waits
-            for it; `random:SEED`, at any time between. Options follow, each after a slash: `copies=both` (a copy
-            also waits for the destination's queue, as Metal's), `host=pageable` (bytes of the host are read at
-            the call, not when the work runs), `access=waits` (blocking access to a buffer waits for the
-            device's queues, as SYCL's). `late/copies=both`.
+            for it; `random:SEED`, at any time between; `threads`, in a thread of each queue. Options follow, each
+            after a slash: `copies=both` (a copy also waits for the destination's queue, as Metal's),
+            `host=pageable` (bytes of the host are read at the call, not when the work runs), `access=waits`
+            (blocking access to a buffer waits for the device's queues, as SYCL's), `uploads=queued` (copies from
+            the host's memory are queued, as Vulkan's), `transfers=blocking` (only graphs and copies are queued, as
+            OpenCL's). `late/copies=both`.
         races: look for operations that nothing orders (pyggml.native.races); programs report them on standard error.
         ledger: file for the ledger's lines; `%p` becomes the process's number, `-` prints a summary at exit.
         timeline: file for the timeline's lines (pyggml.native.timeline); `%p` as above.
@@ -263,8 +269,10 @@ def check_schedule(text: str) -> str:
         UsageError: it is none; the message says what is possible.
     """
     name, *options = text.split("/")
-    if not re.fullmatch(r"at-once|late|random:[0-9]{1,18}", name, re.ASCII):
-        raise UsageError(f"{text!r} is not a schedule", "There are: at-once, late, random:SEED (random:1).")
+    if not re.fullmatch(r"at-once|late|random:[0-9]{1,18}|threads", name, re.ASCII):
+        raise UsageError(
+            f"{text!r} is not a schedule", "There are: at-once, late, random:SEED (random:1), threads."
+        )
     for option in options:
         if option not in SCHEDULE_OPTIONS:
             raise UsageError(

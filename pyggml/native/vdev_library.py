@@ -140,10 +140,13 @@ def _command(build: Build, directory: Path) -> list[str]:
     options = build.record.options
     # The linker would split this path at a colon or comma; with $ORIGIN it has no parent directories.
     rpath = os.path.relpath(build.bin_dir.resolve(), directory)
+    # The thread sanitizer must see the threads of the queues; the others do without.
+    thread = ("-fsanitize=thread", "-g") if options.get("GGML_SANITIZE_THREAD") == "ON" else ()
     return [
         build.record.tools.get("cxx", "c++"),
         *shlex.split(options.get("CMAKE_CXX_FLAGS", "")),
         *_FLAGS,
+        *thread,
         "-Xlinker",
         "-rpath",
         "-Xlinker",

@@ -125,6 +125,15 @@ def test_sanitizers_and_werror_are_passed_to_both_projects_and_name_the_variant(
     assert entries["GGML_AVX512"] == "OFF"
 
 
+def test_the_thread_sanitizer_is_without_openmp(tree: Path) -> None:
+    declared = tree / "ggml/CMakeLists.txt"
+    declared.write_text(
+        declared.read_text() + "option(GGML_SANITIZE_THREAD x OFF)\noption(GGML_OPENMP x ON)\n"
+    )
+    assert dict(plan(tree, sanitize=("thread",)).options)["GGML_OPENMP"] == "OFF"
+    assert "GGML_OPENMP" not in dict(plan(tree, sanitize=("address",)).options)
+
+
 def test_sanitizer_that_the_tree_does_not_know_is_refused(tree: Path) -> None:
     with pytest.raises(UsageError, match="SANITIZE_THREAD"):
         plan(tree, sanitize=("thread",))

@@ -57,6 +57,8 @@ def client(build: Build, schedule: str, code: str, devices: int = 2, **values: A
         ("late", True, [11, 22]),
         ("late/copies=both", False, [11, 22]),
         ("late/copies=source", False, [12, 22]),
+        ("threads", True, [11, 22]),
+        ("threads/copies=both", False, [11, 22]),
     ],
 )
 def test_a_temporary_used_twice_needs_a_wait(
@@ -103,7 +105,7 @@ answer([first, v.floats(a)[0]])
     assert client(build, "late", code) == [1, 2]
 
 
-@pytest.mark.parametrize("schedule", ["at-once", "late", "random:3", "late/copies=both"])
+@pytest.mark.parametrize("schedule", ["at-once", "late", "random:3", "late/copies=both", "threads"])
 def test_queues_that_wait_for_each_other_hundreds_of_times_do_not_stop(build: Build, schedule: str) -> None:
     code = """
 sums = [at(i, "sum")[0] for i in range(3)]; incoming = [at(i, "in")[0] for i in range(3)]
@@ -141,6 +143,7 @@ answer([v.floats(one)[0] for one in sums])
         ("late", [1, 1, 3]),
         ("late/access=passes", [1, 1, 3]),
         ("late/access=waits", [3, 3, 3]),
+        ("threads/access=waits", [3, 3, 3]),
     ],
 )
 def test_blocking_access_passes_the_queue(build: Build, schedule: str, expected: list[int]) -> None:
@@ -201,6 +204,68 @@ answer(v.floats(a))
     assert client(build, "late", code) == [3, 3, 3, 3]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("late", [5, 9]),
+        ("late/uploads=refused", [5, 9]),  # ggml waits and copies at the call
+        ("late/uploads=queued", [7, 9]),  # the host's memory is read when the work runs
+        ("late/uploads=queued/host=pageable", [5, 9]),
+    ],
+)
+def test_when_a_copy_from_the_cpu_backend_is_made(build: Build, schedule: str, expected: list[int]) -> None:
+    code = """
+cpu = v.dev_init(v.dev_by_type(0), None)
+x = v.context(); there = v.tensor(x, "there", 4); v.alloc_ctx_tensors(x, cpu)
+a, b = at(0, "a", "b")
+v.put(there, [5] * 4)
+v.tensor_copy_async(cpu, streams[0], there, a)
+v.put(there, [7] * 4)
+v.synchronize(streams[0])
+first = v.floats(a)[0]
+v.put(there, [9] * 4)
+v.tensor_copy_async(cpu, streams[0], there, a)
+v.synchronize(streams[0])
+answer([first, v.floats(a)[0]])
+"""
+    assert client(build, schedule, code) == expected
+
+
+@pytest.mark.parametrize(
+    "schedule", ["late", "late/transfers=blocking", "threads", "threads/transfers=blocking"]
+)
+def test_transfers_come_after_what_was_queued(build: Build, schedule: str) -> None:
+    # Without asynchronous transfers ggml waits for the queue, then uses the buffer's functions.
+    code = """
+a, b = at(0, "a", "b"); target = (c.c_float * 4)(); source = (c.c_float * 4)(8, 8, 8, 8)
+v.put(a, [1] * 4); v.put(b, [2] * 4)
+v.graph_compute_async(streams[0], adding(0, a, b))
+v.tensor_get_async(streams[0], a, target, 0, 16)
+v.tensor_set_async(streams[0], a, source, 0, 16)
+at_the_call = target[0]
+v.synchronize(streams[0])
+answer([SEEN, target[0], v.floats(a)[0]])
+"""
+    if "blocking" in schedule:
+        assert client(build, schedule, code.replace("SEEN", "at_the_call")) == [3, 3, 8]
+    else:
+        assert client(build, schedule, code.replace("SEEN", "0")) == [0, 3, 8]
+
+
+def test_a_thread_gets_on_with_its_work_by_itself(build: Build) -> None:
+    code = """
+import time
+a, = at(0, "a"); target = (c.c_float * 4)()
+v.put(a, [4] * 4)
+v.tensor_get_async(streams[0], a, target, 0, 16)
+until = time.monotonic() + 30
+while target[0] == 0 and time.monotonic() < until:
+    time.sleep(0.001)
+answer(target[0])
+"""
+    assert client(build, "threads", code) == 4
+
+
 @pytest.mark.parametrize("which", ["own", "other"])
 def test_memory_that_is_given_back_is_not_used_after_it(build: Build, which: str) -> None:
     code = """
@@ -221,6 +286,9 @@ answer([before, after, target[0], v.memory_used(1)])
 """.replace("WHICH", which)
     # Freeing waits for the device. Of another device's queue only what is in the memory is done: the copy, not the get.
     assert client(build, "late", code) == ([0, 7, 7, 0] if which == "own" else [0, 0, 4, 0])
+    # A thread may have done more by itself, and no less.
+    after, synchronized = client(build, "threads", code)[1:3]
+    assert (after, synchronized) == (7, 7) if which == "own" else synchronized == 4
 
 
 def test_the_last_work_is_done_when_a_stream_is_freed(build: Build) -> None:
@@ -233,6 +301,7 @@ v.free(streams[0])
 answer([before, target[0]])
 """
     assert client(build, "late", code) == [0, 4]
+    assert client(build, "threads", code)[1] == 4
 
 
 def test_faults_and_the_ledger_do_not_depend_on_the_schedule(build: Build) -> None:
@@ -251,6 +320,7 @@ answer([records, status, bytes(target).hex(), v.floats(far), v.fault_hits(1)])
 """
     at_once, late = (client(build, schedule, code) for schedule in ("at-once", "late"))
     assert at_once == late
+    assert client(build, "threads", code) == at_once
     assert at_once[1] == [0, -1]
     assert at_once[3] == [3, 3, 3, 3]
 

@@ -11,7 +11,7 @@ from tests.native.test_vdev_queues import REDUCTION, client
 
 pytestmark = pytest.mark.native
 
-SCHEDULES = pytest.mark.parametrize("schedule", ["at-once", "late", "random:1"])
+SCHEDULES = pytest.mark.parametrize("schedule", ["at-once", "late", "random:1", "threads"])
 
 
 def races(build: Build, schedule: str, code: str, devices: int = 2) -> Any:
@@ -109,6 +109,26 @@ v.tensor_get(b, data, 0, 16)
 """
     assert races(build, "at-once", code) == [["set", "a", "VDEV0", "get", "b", "", 16]]
     assert races(build, "late/host=pageable", code) == []
+
+
+@SCHEDULES
+def test_memory_that_the_cpu_backend_computes_in(build: Build, schedule: str) -> None:
+    code = """
+cpu = v.dev_init(v.dev_by_type(0), None)
+x = v.context(); h, k = v.tensor(x, "h", 4), v.tensor(x, "k", 4); r = v.add_inplace(x, h, k)
+v.alloc_ctx_tensors(x, cpu); v.put(h, [1] * 4); v.put(k, [1] * 4)
+graph = v.new_graph(x); v.build_forward_expand(graph, r)
+a, = at(0, "a")
+v.tensor_copy_async(cpu, streams[0], h, a)
+WAIT
+v.graph_compute(cpu, graph)
+"""
+    queued = f"{schedule}/uploads=queued"
+    expected = ["set", "a", "VDEV0", "ADD", "h (view)", "", 16]
+    assert races(build, queued, code.replace("WAIT", "")) == [expected]
+    assert races(build, queued, code.replace("WAIT", "v.synchronize(streams[0])")) == []
+    # Then ggml waits for the destination and copies before it returns.
+    assert races(build, schedule, code.replace("WAIT", "")) == []
 
 
 def test_memory_that_is_freed_while_another_device_uses_it(build: Build) -> None:

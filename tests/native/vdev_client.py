@@ -110,6 +110,7 @@ class Client:
             self.ggml: [
                 ("ggml_backend_dev_count", z, []),
                 ("ggml_backend_dev_get", p, [z]),
+                ("ggml_backend_dev_by_type", p, [c.c_int]),
                 ("ggml_backend_reg_count", z, []),
                 ("ggml_backend_load", p, [c.c_char_p]),
             ],

@@ -72,11 +72,25 @@ void get_2d_async(ggml_backend_t backend, const ggml_tensor * tensor, void * dat
     read_tensor(stream_of(backend).queue.get(), tensor, data, offset, size, rows, stride, data_stride, PYGGML_VDEV_GET_2D);
 }
 
+// Vulkan's backend queues a copy from (pinned) memory of the host; CUDA's refuses it, and ggml then waits and copies.
+bool upload_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
+    const Stream & stream = stream_of(backend);
+    if (!stream.device->generation->config.schedule.uploads_queued || !ggml_backend_buffer_is_host(buffer_of(src)) ||
+        device_of_buffer(buffer_of(dst)) != stream.device) {
+        return false;
+    }
+    write_tensor(stream.queue.get(), dst, src->data, 0, ggml_nbytes(dst), 1, 0, 0, PYGGML_VDEV_SET);
+    return true;
+}
+
 // As CUDA's: the copy is the source's work, and the destination goes on when it is done. Nothing makes the copy wait
 // for what the destination still does with the memory.
 bool cpy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst, const ggml_tensor * src,
                ggml_tensor * dst) {
-    if (backend_src == nullptr || backend_src->iface.get_name != backend_name ||
+    if (backend_src != nullptr && backend_src->iface.get_name != backend_name) {
+        return upload_async(backend_dst, src, dst);
+    }
+    if (backend_src == nullptr ||
         device_of_buffer(buffer_of(src)) != stream_of(backend_src).device ||
         device_of_buffer(buffer_of(dst)) != stream_of(backend_dst).device) {
         return false;
@@ -187,8 +201,10 @@ ggml_status compute(const Stream & stream, ggml_cgraph * graph) {
 }
 
 ggml_status compute_later(const Stream & stream, const ggml_cgraph & graph) {
-    const auto copy = std::make_shared<GraphCopy>(graph);
-    queues::put(*stream.queue, copy->buffers, [&stream, copy] {
+    auto       copy    = std::make_shared<GraphCopy>(graph);
+    const auto buffers = copy->buffers;
+    // Nothing of the copy stays here: a thread that drops its share would be ordered with one that keeps another.
+    queues::put(*stream.queue, buffers, [&stream, copy = std::move(copy)] {
         if (compute(stream, &copy->graph) != GGML_STATUS_SUCCESS) {
             const int nodes = copy->graph.n_nodes;
             GGML_ABORT("%s: computing the queued graph that ends in '%s' failed", stream.device->name.c_str(),
@@ -233,6 +249,9 @@ bool touches_no_memory(const ggml_tensor * node) {
 
 ggml_backend_t init_backend(Device & device) {
     const Config &           config = device.generation->config;
+    if (races::on) {
+        host::watch(); // at the latest: a program's devices may be older than its registry's CPU device
+    }
     const ggml_backend_dev_t cpu    = cpu_device();
     ggml_backend_t           inner  = cpu != nullptr ? ggml_backend_dev_init(cpu, nullptr) : nullptr;
     if (inner == nullptr) {
@@ -241,6 +260,7 @@ ggml_backend_t init_backend(Device & device) {
     }
     const auto set_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(cpu), "ggml_backend_set_n_threads");
+    host::unwatch(inner);
     GGML_ASSERT(set_threads != nullptr && "the CPU backend lets nobody set its threads");
     set_threads(inner, (int) config.threads);
 
@@ -251,14 +271,16 @@ ggml_backend_t init_backend(Device & device) {
     iface.graph_compute    = graph_compute;
     const Traits & traits = device.traits();
     if (traits.async) {
-        iface.set_tensor_async = set_async;
-        iface.get_tensor_async = get_async;
         iface.cpy_tensor_async = cpy_async;
         iface.synchronize      = synchronize;
         if (traits.events) {
             iface.event_record = event_record;
             iface.event_wait   = event_wait;
         }
+    }
+    if (traits.async && !config.schedule.transfers_block) {
+        iface.set_tensor_async = set_async;
+        iface.get_tensor_async = get_async;
         if (traits.native_2d) {
             set_2d_members(iface, set_2d_async, get_2d_async, 0);
         }

@@ -291,9 +291,9 @@ uint32_t flags_of(const Queue * queue) {
 
 // Runs `work` on buffers: now if there is no queue or it does not wait, otherwise when the queue gets to it.
 template <typename Work>
-void submit(Queue * queue, Device & device, std::initializer_list<ggml_backend_buffer_t> buffers, const Work & work) {
+void submit(Queue * queue, Device & device, std::initializer_list<ggml_backend_buffer_t> buffers, Work && work) {
     if (queue != nullptr && !queues::at_once(device)) {
-        queues::put(*queue, buffers, work);
+        queues::put(*queue, buffers, std::move(work));
         return;
     }
     work();
@@ -329,7 +329,7 @@ void write_tensor(Queue * queue, ggml_tensor * tensor, const void * data, size_t
     if (timeline::on) {
         timeline::add_transfer(queue, (pyggml_vdev_kind) kind, device, nullptr, tensor, size * rows, rows);
     }
-    submit(queue, device, { buffer_of(tensor) }, [=] {
+    submit(queue, device, { buffer_of(tensor) }, [=, staged = std::move(staged)] {
         copy_rows(to, stride, from, data_stride, size, rows);
         if (flips) {
             flip(to, size, rows, stride, fault);

@@ -131,10 +131,12 @@ bool parse_schedule(const std::string & text, Schedule & out, std::string & erro
     out                                  = {};
     if (parts[0] == "late") {
         out.kind = Schedule::late;
+    } else if (parts[0] == "threads") {
+        out.kind = Schedule::threads;
     } else if (parts[0].rfind("random:", 0) == 0 && parse_number(parts[0].substr(7), out.seed)) {
         out.kind = Schedule::random;
     } else if (parts[0] != "at-once") {
-        error = "the schedule \"" + text + "\" is none of at-once, late, random:SEED";
+        error = "the schedule \"" + text + "\" is none of at-once, late, random:SEED, threads";
         return false;
     }
     const struct {
@@ -145,6 +147,8 @@ bool parse_schedule(const std::string & text, Schedule & out, std::string & erro
         { "copies=source", out.copies_both, false },  { "copies=both", out.copies_both, true },
         { "host=pinned", out.pageable, false },       { "host=pageable", out.pageable, true },
         { "access=passes", out.access_waits, false }, { "access=waits", out.access_waits, true },
+        { "uploads=refused", out.uploads_queued, false }, { "uploads=queued", out.uploads_queued, true },
+        { "transfers=queued", out.transfers_block, false }, { "transfers=blocking", out.transfers_block, true },
     };
     for (size_t i = 1; i < parts.size(); i++) {
         bool found = false;
@@ -157,7 +161,7 @@ bool parse_schedule(const std::string & text, Schedule & out, std::string & erro
         if (!found) {
             error = "the schedule \"" + text + "\" has the option \"" + parts[i] +
                     "\"; there are copies=source, copies=both, host=pinned, host=pageable, access=passes, "
-                    "access=waits";
+                    "access=waits, uploads=refused, uploads=queued, transfers=queued, transfers=blocking";
             return false;
         }
     }

@@ -40,7 +40,7 @@ struct pyggml_vdev_config {
     uint32_t     async;         /* offer asynchronous transfers and events */
     uint32_t     poison;        /* fill fresh buffers with 0xFF (NaN); otherwise with zeros */
     uint32_t     strict;        /* fail a graph that reads or writes memory outside its device */
-    const char * schedule;      /* when asynchronous work runs: at-once, late or random:SEED, each with
+    const char * schedule;      /* when asynchronous work runs: at-once, late, random:SEED or threads, each with
                                    options such as late/copies=both/host=pageable; NULL: at-once */
     const char * traits;        /* in what devices differ: DEVICE:KEY=VALUE,...;..., DEVICE a number from 0 or * for
                                    all; NULL: in nothing. The keys: memory, in-use (bytes that something else

@@ -56,6 +56,15 @@ void stir(Generation & generation) {
     }
 }
 
+// The host waits until so much of the queue is done.
+void wait_for(Queue & queue, uint64_t number) {
+    if (queue.worker != nullptr) {
+        wait_until_done(*queue.progress, number);
+    } else {
+        run_to(queue, number);
+    }
+}
+
 // Runs what is in the queues of a device; the host waits for it.
 void finish_device(Device & device) {
     for (size_t i = 0; i < device.generation->queues.size(); i++) {
@@ -63,7 +72,7 @@ void finish_device(Device & device) {
         if (queue == nullptr || queue->device != &device) {
             continue;
         }
-        run_to(*queue, queue->issued);
+        wait_for(*queue, queue->issued);
         order::host_waits(*queue);
     }
 }
@@ -77,6 +86,10 @@ std::shared_ptr<Queue> make(Device & device) {
     queue->device = &device;
     queue->actor  = races::new_actor(device);
     queue->pace   = 1ull << draw(all.random) % 10;
+    if (all.config.schedule.kind == Schedule::threads) {
+        queue->progress = &all.progress.emplace_back(0);
+        queue->worker   = std::make_unique<Worker>(*queue->progress);
+    }
     all.queues.erase(std::remove_if(all.queues.begin(), all.queues.end(),
                                     [](const std::weak_ptr<Queue> & one) { return one.expired(); }),
                      all.queues.end());
@@ -84,11 +97,18 @@ std::shared_ptr<Queue> make(Device & device) {
     return queue;
 }
 
-void put(Queue & queue, std::vector<ggml_backend_buffer_t> buffers, std::function<void()> run) {
+void put(Queue & queue, const std::vector<ggml_backend_buffer_t> & buffers, std::function<void()> run) {
     Generation & all = *queue.device->generation;
     const Lock   lock(all.mutex);
-    queue.items.push_back({ std::move(run), {}, std::move(buffers) });
     queue.issued++;
+    for (const ggml_backend_buffer_t buffer : buffers) {
+        queue.last_use[buffer] = queue.issued;
+    }
+    if (queue.worker != nullptr) {
+        queue.worker->put(std::move(run), nullptr, 0);
+        return;
+    }
+    queue.items.push_back({ std::move(run), {} });
     stir(all);
 }
 
@@ -98,8 +118,13 @@ void wait(Queue & queue, const Mark & mark) {
     }
     Generation & all = *queue.device->generation;
     const Lock   lock(all.mutex);
+    if (queue.worker != nullptr) {
+        queue.worker->put({}, mark.queue->progress, mark.number);
+        queue.issued++;
+        return;
+    }
     if (mark.queue->done < mark.number) {
-        queue.items.push_back({ {}, mark, {} });
+        queue.items.push_back({ {}, mark });
         queue.issued++;
     }
     stir(all);
@@ -117,10 +142,14 @@ void finish(const Mark & mark) {
     if (mark.queue == nullptr) {
         return;
     }
+    if (mark.queue->worker != nullptr) {
+        wait_for(*mark.queue, mark.number);
+        return;
+    }
     Generation & all = *mark.queue->device->generation;
     const Lock   lock(all.mutex);
     stir(all);
-    run_to(*mark.queue, mark.number);
+    wait_for(*mark.queue, mark.number);
 }
 
 void before_access(Device & device) {
@@ -146,14 +175,11 @@ void before_free(Device & device, ggml_backend_buffer_t buffer) {
         if (queue == nullptr) {
             continue;
         }
-        uint64_t last = 0;
-        for (size_t k = 0; k < queue->items.size(); k++) {
-            const auto & buffers = queue->items[k].buffers;
-            if (std::find(buffers.begin(), buffers.end(), buffer) != buffers.end()) {
-                last = queue->done + k + 1;
-            }
+        const auto last = queue->last_use.find(buffer);
+        if (last != queue->last_use.end()) {
+            wait_for(*queue, last->second);
+            queue->last_use.erase(last);
         }
-        run_to(*queue, last);
     }
 }
 

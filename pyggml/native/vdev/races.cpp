@@ -27,7 +27,7 @@ constexpr size_t most_runs = 1u << 16; // of a strided tensor; beyond, all betwe
 struct Operation {
     const char *   what;
     size_t         actor;
-    const Device * device; // of the memory, or the graph's
+    const Device * device; // of the memory, or the graph's; NULL: the CPU
     uint32_t       graph;  // how many its device had computed before
     std::string    tensor; // the source's name if it has none
     std::string    source; // of a copy
@@ -109,13 +109,17 @@ std::string name_of_queue(const State & s, size_t actor) {
     return actor == host ? "the host" : "the queue of " + s.actors[actor]->name;
 }
 
+std::string name_of_device(const Operation & o) {
+    return o.device == nullptr ? "CPU" : o.device->name;
+}
+
 std::string describe(const State & s, const Operation & o, bool writes) {
     std::string text = o.what;
     if (!o.source.empty()) {
         text += " of '" + o.source + "'";
     }
     text += o.source.empty() ? " " : " to ";
-    text += o.tensor.empty() ? "memory of " + o.device->name : "'" + o.tensor + "'";
+    text += o.tensor.empty() ? "memory of " + name_of_device(o) : "'" + o.tensor + "'";
     text += o.actor == host ? " by the host" : " in " + name_of_queue(s, o.actor);
     return text + (writes ? " (writes)" : " (reads)");
 }
@@ -133,7 +137,7 @@ std::string to_json(const State & s, const Operation & o, bool writes) {
     append(line, "tensor", o.tensor);
     append(line, "source", o.source);
     append(line, "queue", o.actor == host ? "" : s.actors[o.actor]->name);
-    append(line, "device", o.device->name);
+    append(line, "device", name_of_device(o));
     line += ",\"graph\":" + std::to_string(o.graph);
     return line + (writes ? ",\"writes\":true}" : ",\"writes\":false}");
 }
@@ -278,6 +282,26 @@ std::string name_of(const ggml_tensor * tensor) {
     return "";
 }
 
+// All that a graph reads and writes; it is `actor`'s work at `time`.
+void touch_graph(State & s, const ggml_cgraph & graph, size_t actor, const Device * device, const Clock & clock,
+                 uint64_t time) {
+    const uint32_t number = device == nullptr ? 0 : device->graphs.load();
+    for (int i = 0; i < graph.n_nodes; i++) {
+        const ggml_tensor * node = graph.nodes[i];
+        if (touches_no_memory(node)) {
+            continue;
+        }
+        s.operations.push_back({ ggml_op_name(node->op), actor, device, number, name_of(node), "" });
+        const Stamp stamp{ time, actor, s.operations.size() - 1 };
+        for (const ggml_tensor * src : node->src) {
+            if (src != nullptr) {
+                touch_tensor(s, src, clock, stamp, false);
+            }
+        }
+        touch_tensor(s, node, clock, stamp, true);
+    }
+}
+
 // The clock of the host's next operation, or of the queue's, and that operation's time.
 uint64_t begin(State & s, Queue * queue) {
     if (queue == nullptr) {
@@ -322,21 +346,17 @@ void add_graph(Queue & queue, const ggml_cgraph & graph) {
         return;
     }
     const uint64_t time = begin(s, &queue);
-    for (int i = 0; i < graph.n_nodes; i++) {
-        const ggml_tensor * node = graph.nodes[i];
-        if (touches_no_memory(node)) {
-            continue;
-        }
-        s.operations.push_back(
-            { ggml_op_name(node->op), queue.actor, queue.device, queue.device->graphs.load(), name_of(node), "" });
-        const Stamp stamp{ time, queue.actor, s.operations.size() - 1 };
-        for (const ggml_tensor * src : node->src) {
-            if (src != nullptr) {
-                touch_tensor(s, src, queue.clock, stamp, false);
-            }
-        }
-        touch_tensor(s, node, queue.clock, stamp, true);
+    touch_graph(s, graph, queue.actor, queue.device, queue.clock, time);
+}
+
+void add_host_graph(const ggml_cgraph & graph) {
+    State &    s = state();
+    const Lock lock(s.mutex);
+    if (s.latest.empty()) {
+        return; // nothing is under way, so all that follows comes after it
     }
+    const uint64_t time = begin(s, nullptr);
+    touch_graph(s, graph, host, nullptr, s.clock, time);
 }
 
 void add_free(const Device & device, const void * data, size_t size) {
@@ -388,6 +408,9 @@ void pyggml_vdev_races_enable(int on) {
     s.operations.clear();
     s.latest.clear();
     vdev::races::on = on != 0;
+    if (on != 0) {
+        vdev::host::watch();
+    }
 }
 
 uint64_t pyggml_vdev_races_count(void) {

@@ -5,6 +5,8 @@
 #include "ggml-impl.h"
 #include "pyggml-vdev.h"
 
+#include <semaphore.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -12,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -19,13 +22,15 @@ namespace vdev {
 
 // When queued work runs, and the points on which backends differ.
 struct Schedule {
-    enum Kind { at_once, late, random };
+    enum Kind { at_once, late, random, threads };
 
-    Kind     kind         = at_once;
-    uint64_t seed         = 0;
-    bool     copies_both  = false; // a copy waits for the destination's queue as well, as Metal's
-    bool     pageable     = false; // bytes of the host are read at the call, not when the work runs
-    bool     access_waits = false; // a blocking access to a buffer waits for the device's queues, as SYCL's
+    Kind     kind            = at_once;
+    uint64_t seed            = 0;
+    bool     copies_both     = false; // a copy waits for the destination's queue as well, as Metal's
+    bool     pageable        = false; // bytes of the host are read at the call, not when the work runs
+    bool     access_waits    = false; // a blocking access to a buffer waits for the device's queues, as SYCL's
+    bool     uploads_queued  = false; // a copy from memory of the host is queued, as Vulkan's; CUDA refuses it
+    bool     transfers_block = false; // graphs are queued, but there are no set_tensor_async and get_tensor_async
 };
 
 // Operations that a device does not support.
@@ -87,12 +92,39 @@ struct Mark {
     uint64_t               number = 0;
 };
 
+// How much of a queue its thread has done. Never freed, so that other threads can look at it without a lock.
+using Progress = std::atomic<uint64_t>;
+
+void wait_until_done(const Progress & done, uint64_t number);
+
+// The thread of a queue. It takes no lock, and the host takes none against it: a lock would order more than the calls
+// do, and hide from the thread sanitizer what they leave unordered.
+class Worker {
+  public:
+    explicit Worker(Progress & done);
+    Worker(const Worker &) = delete;
+    ~Worker();
+
+    // The number-th of the other queue's work must be done before `run`; NULL: nothing must.
+    void put(std::function<void()> run, const Progress * other, uint64_t number);
+
+  private:
+    struct Node;
+
+    void append(Node * node);
+    void work(Node * node);
+
+    Progress &  done_;
+    Node *      last_;
+    sem_t       ready_; // counts the nodes that wait
+    std::thread thread_;
+};
+
 // What one backend instance has been told to do and has not done yet, first in, first out.
 struct Queue {
     struct Item {
-        std::function<void()>              run;     // empty: only waits
-        Mark                               mark;    // must be done before
-        std::vector<ggml_backend_buffer_t> buffers; // that it reads or writes
+        std::function<void()> run;  // empty: only waits
+        Mark                  mark; // must be done before
     };
 
     Device *         device;
@@ -103,6 +135,12 @@ struct Queue {
     Clock            clock;      // what is put in next comes after it
     uint64_t         last   = 0; // the number of the last operation in the timeline
     uint64_t         pace   = 1; // under a random schedule: gets on with its work at every pace-th call or so
+
+    std::unordered_map<ggml_backend_buffer_t, uint64_t> last_use; // of a buffer: the number of the work
+
+    // Under the schedule `threads` items and done are not used.
+    Progress *              progress = nullptr;
+    std::unique_ptr<Worker> worker;
 };
 
 // All devices of one configuration. Never freed: ggml keeps pointers to devices in caches of its own.
@@ -112,9 +150,10 @@ struct Generation {
     ggml_backend_buffer_type             host_buffer_type;
     ggml_backend_reg                     reg;
     bool                                 registered = false;
-    std::recursive_mutex                 mutex; // of all queues
+    std::recursive_mutex                 mutex; // of all queues; their threads do not take it
     std::vector<std::weak_ptr<Queue>>    queues;
     uint64_t                             random = 0;
+    std::deque<Progress>                 progress;
 };
 
 inline const Traits & Device::traits() const {
@@ -149,7 +188,7 @@ inline bool at_once(const Device & device) {
 
 std::shared_ptr<Queue> make(Device & device);
 // Only where the schedule is not at-once.
-void put(Queue & queue, std::vector<ggml_backend_buffer_t> buffers, std::function<void()> run);
+void put(Queue & queue, const std::vector<ggml_backend_buffer_t> & buffers, std::function<void()> run);
 void wait(Queue & queue, const Mark & mark); // what is put into the queue from now on waits for the mark
 Mark mark(const std::shared_ptr<Queue> & queue);
 void finish(const Mark & mark);                                    // runs all of it
@@ -191,6 +230,14 @@ struct GraphCopy {
 ggml_backend_t init_backend(Device & device);
 
 bool           touches_no_memory(const ggml_tensor * node);
+
+// host.cpp: what the CPU backend computes is seen by the checker of races.
+namespace host {
+
+void watch();                       // the CPU backends that are made from now on
+void unwatch(ggml_backend_t backend); // this one
+
+} // namespace host
 
 // device.cpp
 void init_device(Device & device);
@@ -275,6 +322,7 @@ struct Transfer {
 size_t new_actor(const Device & device);
 void   add_transfer(const Transfer & transfer, std::initializer_list<Access> accesses);
 void   add_graph(Queue & queue, const ggml_cgraph & graph);
+void   add_host_graph(const ggml_cgraph & graph); // of the CPU backend
 void   add_free(const Device & device, const void * data, size_t size);
 Clock  clock_of(const Queue & queue);
 void   queue_waits(Queue & queue, const Clock & clock);
