@@ -103,7 +103,6 @@ def run(
 
     from pyggml.builder.record import check_instruction_set
     from pyggml.clock.costs import read_costs
-    from pyggml.files import remove_file
     from pyggml.native.device_traits import parse_size, parse_traits
     from pyggml.native.programs import find_program
     from pyggml.native.vdev_config import devices_from_environment, program_environment
@@ -131,16 +130,17 @@ def run(
     path = find_program(build, program)
     library = find_vdev(build, say)
     file = None if ledger is None or str(ledger) == "-" else ledger
-    if file is not None:
+    if file is not None and (file.is_file() or not file.exists()):
+        # A pipe or a device stays as it is, and a link is followed.
         try:
-            remove_file(file)
+            file.write_bytes(b"")
         except OSError as error:
             raise PyggmlError(f"cannot write the ledger {file}: {error.strerror or error}") from error
     with tempfile.TemporaryDirectory(prefix="pyggml-run-") as scratch:
         if costs is not None:
             devices = replace(devices, timeline=Path(scratch, "timeline"))
         status = run_attached([path, *arguments], program_environment(library, devices))
-        if file is not None:
+        if file is not None and file.is_file():
             _summarise(file)
         if costs is not None and devices.timeline is not None:
             _predict(devices.timeline, costs, str(clock), trace)

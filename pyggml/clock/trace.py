@@ -15,7 +15,7 @@ from typing import Any
 from pyggml.clock.costs import Costs
 from pyggml.clock.prediction import HOST_LANE, ClockSpan, LinkSpan, Prediction
 from pyggml.clock.replay import graph_seconds
-from pyggml.files import write_atomic
+from pyggml.files import write_output
 
 _HOST, _QUEUES, _LINKS = 1, 2, 3
 _GROUPS = {_HOST: "host", _QUEUES: "queues", _LINKS: "links"}
@@ -31,7 +31,7 @@ def write_trace(prediction: Prediction, costs: Costs, file: Path) -> None:
         PyggmlError: the file cannot be written.
     """
     document = {"displayTimeUnit": "ns", "traceEvents": list(trace_events(prediction, costs))}
-    write_atomic(file, json.dumps(document, separators=(",", ":")).encode())
+    write_output(file, json.dumps(document, separators=(",", ":")).encode())
 
 
 def trace_events(prediction: Prediction, costs: Costs) -> Iterator[dict[str, Any]]:
