@@ -1,9 +1,8 @@
-"""Whether a model with split mode `tensor` fits into the memory of its devices.
+"""Whether a model with split mode `tensor` fits into the memory of its devices, with the numbers of each.
 
-The meta device asserts when a device refuses an allocation (GGML_ASSERT(bufs.back() != nullptr) and others,
-ggml/src/ggml-backend-meta.cpp); with the other split modes llama.cpp reports the failure itself. The sizes
-here differ from what is used by the rounding of slices: an allocation within that margin still ends the
-process.
+With the patch meta-alloc-failure llama.cpp reports an allocation that fails; without it, the meta device asserts
+(GGML_ASSERT(bufs.back() != nullptr) and others, ggml/src/ggml-backend-meta.cpp). The sizes here differ from what is
+used by the rounding of slices.
 """
 
 from __future__ import annotations

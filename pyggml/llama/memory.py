@@ -229,8 +229,8 @@ class Memory:
         """
         with self._context.using():
             for seq in sorted(self._released.keys() & set(seqs)):
-                # llama.cpp does it by itself, but the meta device asserts on an allocation that fails
-                # (ggml/src/ggml-backend-meta.cpp), and llama.cpp's reason is only in its log.
+                # llama.cpp does it by itself, but its reason is only in its log, and without the patch
+                # meta-alloc-failure the meta device asserts (ggml/src/ggml-backend-meta.cpp).
                 free = self._model.free_memory()
                 for name, need in self._released[seq].items():
                     if free[name] < need:

@@ -1,0 +1,106 @@
+"""Allocations that a device refuses, one after the other: llama.cpp says so, keeps nothing, and goes on afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyggml.errors import PyggmlError
+from pyggml.ggml import VirtualDevices
+from pyggml.llama import DecodeError, LlamaContext, Model
+from pyggml.testing import assert_identical
+
+pytestmark = [pytest.mark.native, pytest.mark.isolated]
+BATCH = [([1, 2, 3, 4, 5], 0), ([6, 7], 1)]
+OPTIONS = {"n_ctx": 512, "n_seq_max": 2, "flash_attn": True, "threads": 1}
+
+
+def used(devices: VirtualDevices) -> list[int]:
+    return [devices.used(number) for number in range(len(devices))]
+
+
+def load(path: Path, devices: VirtualDevices) -> Model:
+    return Model.load(path, devices=devices.names, split_mode="tensor")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_model_that_a_device_refuses_is_an_error(made: Callable[..., Path], count: int) -> None:
+    with VirtualDevices(count) as devices:
+        for nth in itertools.count(1):
+            fault = devices.fault(f"alloc:nth={nth}")
+            if nth > count:
+                load(made(), devices).close()
+                assert not devices.hits(fault)
+                break
+            with pytest.raises(PyggmlError, match="unable to allocate Meta"):
+                load(made(), devices)
+            assert devices.hits(fault)
+            assert used(devices) == [0] * count
+            devices.clear_faults()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(
+    "layout",
+    [{}, {"kv_per_stream": True}, {"offload_kqv": False}],
+    ids=["one tensor", "per stream", "host"],
+)
+def test_every_refused_allocation_of_a_context_is_an_error(
+    made: Callable[..., Path], count: int, layout: dict[str, Any]
+) -> None:
+    with VirtualDevices(count) as devices, load(made(), devices) as model:
+        with LlamaContext(model, **OPTIONS, **layout) as context:
+            expected = context.decode(BATCH, logits="all")
+        before, refused = used(devices), {"context": 0, "decode": 0}
+        for nth in itertools.count(1):
+            fault = devices.fault(f"alloc:nth={nth}")
+            try:
+                context = LlamaContext(model, **OPTIONS, **layout)
+            except PyggmlError as error:
+                assert "failed to allocate" in error.message
+                assert devices.hits(fault)
+                assert used(devices) == before
+                refused["context"] += 1
+                devices.clear_faults()
+                continue
+            with context:
+                hits = devices.hits(fault)
+                if not hits:
+                    try:
+                        context.decode(BATCH)
+                    except DecodeError as error:
+                        assert "result -2" in error.message
+                        refused["decode"] += 1
+                    hits = devices.hits(fault)
+                devices.clear_faults()
+                context.memory.clear()
+                assert_identical(context.decode(BATCH, logits="all"), expected)
+            assert used(devices) == before
+            if not hits:
+                break
+        # The cache and the memory to compute with, on each device; and the summands of the reduction.
+        assert refused["context"] >= count and refused["decode"] >= count
+
+
+def test_a_sequence_that_a_device_refuses_stays_released(made: Callable[..., Path]) -> None:
+    with (
+        VirtualDevices(2) as devices,
+        load(made(), devices) as model,
+        LlamaContext(model, **OPTIONS, kv_per_stream=True) as context,
+    ):
+        expected = context.decode(BATCH, logits="all")
+        context.memory.seq_release(1)
+        before = used(devices)
+        for nth in (1, 2):
+            devices.fault(f"alloc:nth={nth}")
+            with pytest.raises(PyggmlError, match="no memory for sequence 1: .*failed to allocate Meta"):
+                context.memory.seq_reserve(1)
+            assert used(devices) == before
+            devices.clear_faults()
+        context.decode([([8], 0)])
+        context.memory.clear()
+        assert_identical(context.decode(BATCH, logits="all"), expected)
