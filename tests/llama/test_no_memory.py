@@ -97,7 +97,7 @@ def test_a_sequence_that_a_device_refuses_stays_released(made: Callable[..., Pat
         before = used(devices)
         for nth in (1, 2):
             devices.fault(f"alloc:nth={nth}")
-            with pytest.raises(PyggmlError, match="no memory for sequence 1: .*failed to allocate Meta"):
+            with pytest.raises(PyggmlError, match=r"no memory for sequence 1: .*failed to allocate Meta"):
                 context.memory.seq_reserve(1)
             assert used(devices) == before
             devices.clear_faults()
