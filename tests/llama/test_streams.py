@@ -133,6 +133,21 @@ def test_on_devices_the_bits_are_those_of_the_one_tensor_in_the_same_place(
 
 
 @native
+@pytest.mark.isolated
+@pytest.mark.parametrize("place", ["tensor-device", "tensor-host"])
+def test_one_head_in_a_fused_qkv_gives_the_bits_of_the_one_tensor(
+    made: Callable[..., Path],
+    both: Callable[..., tuple[LlamaContext, LlamaContext]],
+    virtual_devices: MakeDevices,
+    place: str,
+) -> None:
+    path = made(heads=8, kv_heads=1, fused_qkv=True)
+    one, own = both(path, flash_attn=True, **placement(place, virtual_devices))
+    # One token of each sequence: the part of a sequence is one head of one token, with the strides of all.
+    same(one, own, [([1, 2, 3], 0), ([1], 1)], [([4], seq) for seq in range(STREAMS)], [([5], 2)])
+
+
+@native
 @pytest.mark.parametrize("arch", ["llama", "gemma2"])
 def test_shifts_and_copies_give_the_bits_of_the_one_tensor(
     tiny: Callable[[str], Path], both: Callable[..., tuple[LlamaContext, LlamaContext]], arch: str
