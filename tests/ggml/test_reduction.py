@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.errors import PyggmlError
-from pyggml.ggml import Context, Scheduler, SplitState, Tensor, VirtualDevices, cpu
+from pyggml.ggml import Context, MetaDevice, Scheduler, SplitState, Tensor, VirtualDevices, cpu
 from pyggml.ggml.library import load
 
 from .conftest import MakeDevices, by_name
@@ -187,6 +187,61 @@ def test_a_sum_that_nothing_follows_is_refused(devices: MakeDevices, rng: Any) -
     pair.run(pair.product)
     with pytest.raises(PyggmlError, match="a sum whose summands are still on the devices"):
         pair.product.numpy()
+
+
+def read_raw(tensor: Tensor, meta: MetaDevice | None = None) -> np.ndarray[Any, Any]:
+    """Without the check of the typed layer, which knows no build that can read a sum; asynchronously with `meta`."""
+    bindings = load()
+    data = np.full(tensor.shape, np.nan, np.float32)
+    target = bindings.ffi.from_buffer("char[]", data)
+    if meta is None:
+        bindings.lib.ggml_backend_tensor_get(tensor.raw, target, 0, tensor.nbytes)
+    else:
+        backend = meta.backend()
+        bindings.lib.ggml_backend_tensor_get_async(backend.raw, tensor.raw, target, 0, tensor.nbytes)
+        bindings.lib.ggml_backend_synchronize(backend.raw)
+    return data
+
+
+@pytest.mark.isolated
+@pytest.mark.parametrize("how", ["at once", "asynchronously"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_sum_at_the_end_of_a_graph_is_read(devices: MakeDevices, rng: Any, count: int, how: str) -> None:
+    pair = Pair(devices(count), shares(16, count), rng)
+    pair.run(pair.product)
+    expected = pair.x @ pair.up.T @ pair.down.T
+    assert (read_raw(pair.product, None if how == "at once" else pair.meta) == expected).all()
+
+
+@pytest.mark.isolated
+@pytest.mark.parametrize("how", ["at once", "asynchronously"])
+def test_a_tensor_that_is_stored_as_partial_sums_is_read(devices: MakeDevices, rng: Any, how: str) -> None:
+    meta = by_name(devices(4), t=SplitState.partial())
+    context = Context()
+    tensor = context.tensor("f32", (3, 5), "t")
+    context.allocate(meta)
+    data = whole_numbers(rng, 3, 5)
+    tensor.set(data)
+    assert (read_raw(tensor, None if how == "at once" else meta) == data).all()
+
+
+@pytest.mark.isolated
+@pytest.mark.parametrize("reader", ["an output", "a second operation"])
+def test_a_sum_with_other_readers_is_complete(devices: MakeDevices, rng: Any, reader: str) -> None:
+    """A factor after a sum lets upstream add up later, behind the product with it."""
+    pair = Pair(devices(2), [8, 8], rng)
+    ops, factor = pair.context.ops, whole_numbers(rng, 9)
+    t_factor = pair.context.tensor("f32", factor.shape, "factor").mark_input()
+    expected = pair.x @ pair.up.T @ pair.down.T
+    scaled = ops.mul(pair.product, t_factor)
+    other = pair.product if reader == "an output" else ops.scale(pair.product, 2.0)
+    graph = pair.context.graph(scaled.mark_output(), other.mark_output())
+    pair.scheduler.allocate(graph)
+    pair.t_x.set(pair.x)
+    t_factor.set(factor)
+    pair.scheduler.compute(graph)
+    assert (read_raw(scaled) == expected * factor).all()
+    assert (read_raw(other) == (expected if reader == "an output" else 2 * expected)).all()
 
 
 def test_a_partial_bias_is_added_once(devices: MakeDevices, rng: Any) -> None:

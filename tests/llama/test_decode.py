@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from pyggml.errors import PyggmlError, UsageError
 from pyggml.ggml import InUseError
 from pyggml.llama import AbortedError, LlamaContext, Model, NoRoomError
+from pyggml.testing.fixtures import MakeDevices
 
-from .conftest import Open, nmse, prompt
+from .conftest import Floats, Open, nmse, prompt
 from .forward import forward
 
 pytestmark = pytest.mark.native
@@ -273,6 +275,37 @@ def test_eval_callback_sees_every_layer(made: Callable[..., Path], open_context:
 
     open_context(made(layers=2), on_node=node).decode([1])
     assert {"l_out-0", "l_out-1", "result_output"} <= set(names)
+
+
+@pytest.mark.isolated
+def test_an_eval_callback_reads_sums_over_devices(
+    made: Callable[..., Path], open_context: Open, virtual_devices: MakeDevices
+) -> None:
+    from pyggml.native.load import load
+
+    virtual_devices(2)
+    bindings = load()
+    ffi, lib = bindings.ffi, bindings.lib
+
+    def sums(**where: Any) -> dict[str, Floats]:
+        found = {}
+
+        def node(tensor: Any, ask: bool) -> bool:
+            name = ffi.string(tensor.name).decode()
+            wanted = name.startswith("ffn_out")
+            if wanted and not ask:
+                found[name] = np.empty(lib.ggml_nelements(tensor), np.float32)
+                target = ffi.from_buffer("char[]", found[name])
+                lib.ggml_backend_tensor_get(tensor, target, 0, lib.ggml_nbytes(tensor))
+            return wanted if ask else True
+
+        open_context(made(layers=2), on_node=node, flash_attn=True, **where).decode([1, 2, 3])
+        return found
+
+    expected, actual = sums(), sums(devices=["VDEV0", "VDEV1"], split_mode="tensor")
+    assert set(actual) == {"ffn_out-0", "ffn_out-1"}
+    for name, values in actual.items():
+        assert nmse(expected[name], values) < 1e-4
 
 
 def test_perf_counts_tokens(made: Callable[..., Path], open_context: Open) -> None:
