@@ -140,7 +140,10 @@ class Memory:
             self._bindings.lib.llama_memory_seq_cp(self._pointer, source, destination, first, end)
 
     def seq_keep(self, seq: int) -> None:
-        """Remove every other sequence that shares this one's cache."""
+        """Remove every other sequence.
+
+        Without the patch keep-and-empty-states only those go that share this one's cache.
+        """
         with self._context.using():
             self._bindings.lib.llama_memory_seq_keep(self._pointer, self._seq(seq))
 

@@ -10,7 +10,7 @@ import pytest
 
 from pyggml.errors import PyggmlError, UsageError
 
-from .conftest import Open, nmse, prompt
+from .conftest import Floats, Open, nmse, prompt
 
 pytestmark = pytest.mark.native
 
@@ -63,6 +63,43 @@ def test_keep_removes_the_others(made: Callable[..., Path], open_context: Open) 
     context.decode([([1, 2], 0), ([3, 4, 5], 1), ([6], 2)])
     context.memory.seq_keep(1)
     assert [context.memory.pos_max(seq) for seq in range(3)] == [-1, 2, -1]
+
+
+LAYOUTS = [{}, {"kv_unified": True}, {"kv_per_stream": True}]
+LAYOUT_NAMES = ["one tensor", "unified", "per stream"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=LAYOUT_NAMES)
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "lfm2", "qwen35", "falcon-h1"])
+def test_after_keep_the_others_are_as_if_they_had_never_been(
+    tiny: Callable[[str], Path], open_context: Open, arch: str, layout: dict[str, bool]
+) -> None:
+    options = {"n_ctx": 768, "n_seq_max": 3, "flash_attn": True, **layout}
+    expected = open_context(tiny(arch), **options).decode([5, 6], seq=1, logits="all")
+    context = open_context(tiny(arch), **options)
+    context.decode([([1, 2], 0), ([9, 8, 7], 1), ([4], 2)])
+    context.memory.seq_keep(0)
+    assert [context.memory.pos_max(seq) for seq in range(3)] == [1, -1, -1]
+    assert_same_sequence(context.decode([5, 6], seq=1, logits="all"), expected, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=LAYOUT_NAMES)
+@pytest.mark.parametrize("arch", ["llama", "gemma2", "lfm2", "qwen35", "falcon-h1"])
+def test_the_state_of_an_empty_sequence_empties_another(
+    tiny: Callable[[str], Path], open_context: Open, arch: str, layout: dict[str, bool]
+) -> None:
+    options = {"n_ctx": 512, "n_seq_max": 2, "flash_attn": True, **layout}
+    expected = open_context(tiny(arch), **options).decode([5, 6], seq=1, logits="all")
+    context = open_context(tiny(arch), **options)
+    context.decode([9, 8, 7], seq=1)
+    context.restore_state(context.save_state(0), 1)
+    assert context.memory.pos_max(1) == -1
+    assert_same_sequence(context.decode([5, 6], seq=1, logits="all"), expected, layout)
+
+
+def assert_same_sequence(actual: Floats, expected: Floats, layout: dict[str, bool]) -> None:
+    """Bit for bit, except in a unified cache, where a sequence can have other cells and so another order of sums."""
+    assert nmse(expected, actual) < 1e-6 if layout.get("kv_unified") else np.array_equal(actual, expected)
 
 
 def test_shifted_sequence_equals_one_decoded_there(made: Callable[..., Path], open_context: Open) -> None:
