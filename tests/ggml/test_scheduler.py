@@ -21,6 +21,7 @@ from pyggml.ggml import (
     VirtualDevices,
     cpu,
 )
+from pyggml.ggml.library import load
 
 from .conftest import MakeDevices
 
@@ -165,6 +166,39 @@ def test_several_copies_are_in_flight_in_turn(devices: MakeDevices, rng: Any) ->
     graph, _, _ = chain.build()
     chain.scheduler.allocate(graph)
     assert shown(chain.scheduler)[0][3][0][0] == "VDEV0#x#0"
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["an input", "a view of one"])
+def test_inputs_are_copied_before_the_call_returns(devices: MakeDevices, rng: Any, whole: bool) -> None:
+    """The program may overwrite an input then: a backend is not asked to copy it when it has time."""
+    vdev = devices(1)
+    bindings = load()
+    backend, asked = vdev[0].backend(), []
+
+    def copy_async(source: Any, target: Any, tensor: Any, copy: Any) -> bool:
+        asked.append(bindings.ffi.string(tensor.name).decode())
+        return False
+
+    kept = bindings.ffi.callback(bindings.ffi.typeof(backend.raw.iface.cpy_tensor_async), copy_async)
+    backend.raw.iface.cpy_tensor_async = kept
+    weights, context = Context("weights"), Context("graph")
+    w, value, data = (
+        weights.tensor("f32", (6, 6), "w"),
+        rng.random((6, 6), np.float32),
+        rng.random((8, 6), np.float32),
+    )
+    weights.allocate(vdev[0]).usage = "weights"
+    w.set(value)
+    x = context.tensor("f32", data.shape, "x").mark_input()
+    read = x if whole else context.ops.view_2d(x, 6, 4, x.nb[1], 2 * x.nb[1])
+    result = context.ops.mul_mat(w, read).mark_output()
+    scheduler = Scheduler([backend, cpu().backend()])
+    graph = context.graph(result)
+    scheduler.allocate(graph)
+    x.set(data)
+    scheduler.compute(graph)
+    assert scheduler.splits[-1].inputs and asked == []
+    assert np.allclose(result.numpy(), (data if whole else data[2:6]) @ value.T)
 
 
 def test_without_parallel_there_is_one_copy(devices: MakeDevices, rng: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pyggml import lib
 from pyggml.errors import PyggmlError
 from pyggml.ggml import VirtualDevices
 from pyggml.llama import DecodeError, LlamaContext, Model
@@ -104,3 +106,67 @@ def test_a_sequence_that_a_device_refuses_stays_released(made: Callable[..., Pat
         context.decode([([8], 0)])
         context.memory.clear()
         assert_identical(context.decode(BATCH, logits="all"), expected)
+
+
+class Halved:
+    """Sequence 1 of three was released; the next allocations succeed until the one for the part `nth` of the cache."""
+
+    def __init__(self, context: LlamaContext, devices: VirtualDevices) -> None:
+        self.context, self.devices = context, devices
+        self.expected = context.decode([5, 6], seq=1, logits="all")
+        context.memory.clear()
+        context.decode([([1, 2, 3, 4], seq) for seq in range(3)])
+        self.state = context.save_state(2)
+        context.memory.seq_release(1)
+        self.before = used(devices)
+        # What llama.cpp does by itself, without the typed layer's reservation beforehand.
+        context.memory.ensure_held = lambda seqs: None  # type: ignore[method-assign]
+
+    def attempt(self, call: Callable[[], object], nth: int) -> None:
+        # llama_decode tries a second time if something was pending.
+        faults = [self.devices.fault(f"alloc:nth={number}") for number in (nth, 2 * nth)]
+        with contextlib.suppress(PyggmlError):
+            call()
+        assert self.devices.hits(faults[0]) == 1
+        self.devices.clear_faults()
+        assert used(self.devices) == self.before
+        assert self.context.memory.pos_max(1) == -1
+
+
+@pytest.mark.parametrize(("arch", "parts"), [("gemma3", 2), ("llama", 1), ("lfm2", 1)])
+@pytest.mark.parametrize("call", ["reserve", "copy", "decode"])
+def test_without_memory_for_one_part_nothing_is_taken(
+    tiny: Callable[[str], Path], arch: str, parts: int, call: str
+) -> None:
+    options = {**OPTIONS, "n_ctx": 768, "n_seq_max": 3, "n_ubatch": 64, "kv_per_stream": True}
+    with (
+        VirtualDevices(1) as devices,
+        Model.load(tiny(arch), devices=devices.names, split_mode="layer") as model,
+        LlamaContext(model, **options) as context,
+    ):
+        halved = Halved(context, devices)
+        memory = lib.llama_get_memory(context.pointer)
+        calls: dict[str, Callable[[], object]] = {
+            "reserve": lambda: lib.llama_memory_seq_reserve(memory, 1),
+            "copy": lambda: lib.llama_memory_seq_cp(memory, 0, 1, -1, -1),
+            "decode": lambda: context.decode([7], seq=1),
+        }
+        for nth in range(1, parts + 1):
+            halved.attempt(calls[call], nth)
+        assert_identical(context.decode([5, 6], seq=1, logits="all"), halved.expected)
+
+
+def test_without_memory_for_one_part_no_state_is_restored(tiny: Callable[[str], Path]) -> None:
+    options = {**OPTIONS, "n_ctx": 768, "n_seq_max": 3, "n_ubatch": 64, "kv_per_stream": True}
+    with (
+        VirtualDevices(1) as devices,
+        Model.load(tiny("gemma3"), devices=devices.names, split_mode="layer") as model,
+        LlamaContext(model, **options) as context,
+    ):
+        halved = Halved(context, devices)
+        devices.fault("alloc:nth=2")
+        with pytest.raises(PyggmlError, match="no memory to restore stream 1"):
+            context.restore_state(halved.state, 1)
+        devices.clear_faults()
+        assert context.memory.pos_max(1) == -1
+        assert_identical(context.decode([5, 6], seq=1, logits="all"), halved.expected)
