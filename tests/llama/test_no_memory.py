@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pyggml import lib
 from pyggml.errors import PyggmlError
 from pyggml.ggml import VirtualDevices
 from pyggml.llama import DecodeError, LlamaContext, Model
+from pyggml.native.load import load
 from pyggml.testing import assert_identical
 
 pytestmark = [pytest.mark.native, pytest.mark.isolated]
@@ -25,7 +25,7 @@ def used(devices: VirtualDevices) -> list[int]:
     return [devices.used(number) for number in range(len(devices))]
 
 
-def load(path: Path, devices: VirtualDevices) -> Model:
+def load_split(path: Path, devices: VirtualDevices) -> Model:
     return Model.load(path, devices=devices.names, split_mode="tensor")
 
 
@@ -35,11 +35,11 @@ def test_a_model_that_a_device_refuses_is_an_error(made: Callable[..., Path], co
         for nth in itertools.count(1):
             fault = devices.fault(f"alloc:nth={nth}")
             if nth > count:
-                load(made(), devices).close()
+                load_split(made(), devices).close()
                 assert not devices.hits(fault)
                 break
             with pytest.raises(PyggmlError, match="unable to allocate Meta"):
-                load(made(), devices)
+                load_split(made(), devices)
             assert devices.hits(fault)
             assert used(devices) == [0] * count
             devices.clear_faults()
@@ -54,7 +54,7 @@ def test_a_model_that_a_device_refuses_is_an_error(made: Callable[..., Path], co
 def test_every_refused_allocation_of_a_context_is_an_error(
     made: Callable[..., Path], count: int, layout: dict[str, Any]
 ) -> None:
-    with VirtualDevices(count) as devices, load(made(), devices) as model:
+    with VirtualDevices(count) as devices, load_split(made(), devices) as model:
         with LlamaContext(model, **OPTIONS, **layout) as context:
             expected = context.decode(BATCH, logits="all")
         before, refused = used(devices), {"context": 0, "decode": 0}
@@ -91,7 +91,7 @@ def test_every_refused_allocation_of_a_context_is_an_error(
 def test_a_sequence_that_a_device_refuses_stays_released(made: Callable[..., Path]) -> None:
     with (
         VirtualDevices(2) as devices,
-        load(made(), devices) as model,
+        load_split(made(), devices) as model,
         LlamaContext(model, **OPTIONS, kv_per_stream=True) as context,
     ):
         expected = context.decode(BATCH, logits="all")
@@ -145,6 +145,7 @@ def test_without_memory_for_one_part_nothing_is_taken(
         LlamaContext(model, **options) as context,
     ):
         halved = Halved(context, devices)
+        lib = load().lib
         memory = lib.llama_get_memory(context.pointer)
         calls: dict[str, Callable[[], object]] = {
             "reserve": lambda: lib.llama_memory_seq_reserve(memory, 1),
@@ -170,3 +171,27 @@ def test_without_memory_for_one_part_no_state_is_restored(tiny: Callable[[str], 
         devices.clear_faults()
         assert context.memory.pos_max(1) == -1
         assert_identical(context.decode([5, 6], seq=1, logits="all"), halved.expected)
+
+
+def test_without_memory_for_a_shift_nothing_is_decoded(made: Callable[..., Path]) -> None:
+    # Shifting a quantised K takes memory for all cells at once, and decoding takes little.
+    options = {"n_ctx": 8192, "n_ubatch": 16, "type_k": "q8_0", "flash_attn": True, "threads": 1}
+    with (
+        VirtualDevices(1) as devices,
+        Model.load(made(k_size=64, context=8192), devices=devices.names, split_mode="layer") as model,
+    ):
+        results = []
+        for refuse in (False, True):
+            with LlamaContext(model, **options) as context:
+                context.decode([1, 2, 3, 4, 5])
+                context.memory.seq_rm(0, 0, 2)
+                context.memory.seq_add(0, -2)
+                if refuse:
+                    fault = devices.fault("alloc:nth=1")
+                    with pytest.raises(DecodeError, match=r"result -2.*K-shift"):
+                        context.decode([6])
+                    assert devices.hits(fault)
+                    devices.clear_faults()
+                    assert context.memory.pos_max() == 2
+                results.append(context.decode([6]))
+        assert_identical(results[1], results[0])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pyggml import ffi, lib
 from pyggml.ggml import VirtualDevices
 from pyggml.llama import LlamaContext, Model
+from pyggml.native.load import load
 from pyggml.testing import assert_identical
 
 pytestmark = [pytest.mark.native, pytest.mark.isolated]
@@ -34,6 +34,7 @@ def context_on_devices(path: Path, per_stream: bool) -> Iterator[tuple[VirtualDe
 
 def save(context: LlamaContext) -> Any:
     """The state's part on the host; the rest stays with the context."""
+    ffi, lib = load().ffi, load().lib
     size = lib.llama_state_seq_get_size_ext(context.pointer, SEQ, ON_DEVICE)
     data = ffi.new("uint8_t[]", size)
     written = lib.llama_state_seq_get_data_ext(context.pointer, data, size, SEQ, ON_DEVICE)
@@ -41,7 +42,8 @@ def save(context: LlamaContext) -> Any:
 
 
 def restore(context: LlamaContext, data: Any) -> None:
-    assert lib.llama_state_seq_set_data_ext(context.pointer, data, len(data), SEQ, ON_DEVICE) == len(data)
+    read = load().lib.llama_state_seq_set_data_ext(context.pointer, data, len(data), SEQ, ON_DEVICE)
+    assert read == len(data)
 
 
 @pytest.mark.parametrize("per_stream", [False, True], ids=["one tensor", "per stream"])
