@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pyggml.ggml import Context, Scheduler, SplitState, cpu
+from pyggml.ggml.library import load
 
 from .conftest import MakeDevices, by_name
 
@@ -50,3 +51,41 @@ def test_graphs_of_changing_size_are_numpys(order: list[str], devices: MakeDevic
         t_x.set(x)
         scheduler.compute(graph)
         assert (made.numpy() == expected).all(), name
+
+
+@pytest.mark.isolated
+def test_the_graphs_of_every_split_are_made_once(devices: MakeDevices, rng: Any) -> None:
+    """A product on the devices, a step on the CPU, and another product: two splits that take turns."""
+    bindings = load()
+    ffi, lib = bindings.ffi, bindings.lib
+    up, x = rng.integers(-1, 2, (12, 12)).astype(np.float32), rng.integers(-1, 2, (5, 12)).astype(np.float32)
+    meta = by_name(devices(2), up=SplitState.along(1, [6, 6]))
+    weights, context = Context("weights"), Context("graph")
+    t_up = weights.tensor("f32", up.shape, "up")
+    weights.allocate(meta).usage = "weights"
+    t_up.set(up)
+    t_x = context.tensor("f32", x.shape, "x").mark_input()
+    ops = context.ops
+    between = ops.scale(ops.mul_mat(t_up, t_x), 2.0)
+    last = ops.mul_mat(t_up, between).mark_output()
+    scheduler = Scheduler([meta.backend(), cpu().backend()])
+    scheduler.assign(between, scheduler.backends[1])
+    graph = context.graph(last)
+    scheduler.allocate(graph)
+    assert len(scheduler.splits) == 3
+
+    simple = lib.ggml_backend_meta_simple_backend(scheduler.backends[0].raw, 0)
+    original, computed = simple.iface.graph_compute, []
+
+    def compute(backend: Any, part: Any) -> int:
+        computed.append(int(ffi.cast("uintptr_t", part)))
+        return int(original(backend, part))
+
+    kept = ffi.callback(ffi.typeof(original), compute)
+    simple.iface.graph_compute = kept
+    for _ in range(3):
+        t_x.set(x)
+        scheduler.compute(graph)
+        assert (last.numpy() == 2 * x @ up.T @ up.T).all()
+    assert len(set(computed)) == 2 and computed == 3 * computed[:2]
+    simple.iface.graph_compute = original

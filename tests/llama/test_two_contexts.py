@@ -64,16 +64,19 @@ def test_two_threads_at_once_change_nothing(tiny_model: TinyModel, host: bool) -
     ):
         expected = alone(model, host)
 
-        def run(name: str) -> list[list[Floats]]:
+        def run(name: str, context: LlamaContext) -> list[list[Floats]]:
             rounds = []
-            with context_of(model, host) as context:
-                for _ in range(15):
-                    rounds.append(decode(context, PROMPTS[name]))
-                    context.memory.clear()
+            for _ in range(15):
+                context.memory.clear()
+                rounds.append(decode(context, PROMPTS[name]))
             return rounds
 
-        with ThreadPoolExecutor(2) as pool:
-            for name, rounds in zip(PROMPTS, pool.map(run, PROMPTS), strict=True):
+        with (
+            context_of(model, host) as a,
+            context_of(model, host) as b,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            for name, rounds in zip("ab", pool.map(run, "ab", (a, b)), strict=True):
                 for number, results in enumerate(rounds):
                     for actual, wanted in zip(results, expected[name], strict=True):
                         assert_identical(actual, wanted, label=f"{name}, round {number}")
