@@ -185,13 +185,17 @@ HEAD, CELL, STREAM = 64 * 2, HEADS * 64 * 2, CELLS * HEADS * 64 * 2
 """Bytes of an f16 cache with heads of 64 elements."""
 PLAIN = ((64, HEADS, 5, 3), (2, HEAD, CELL, STREAM))
 """The first five cells of three streams."""
-ODD: dict[str, Layout] = {
-    "all cells": ((64, HEADS, CELLS, 3), (2, HEAD, CELL, STREAM)),
-    "one stream": ((64, HEADS, 5, 1), (2, HEAD, CELL, STREAM)),
+WITH_HOLES: dict[str, Layout] = {
+    "V as a view of K": ((48, 5, 1, 3), (2, CELL, HEAD, STREAM)),
     "some heads": ((64, 2, 5, 3), (2, HEAD, CELL, STREAM)),
     "parts of heads": ((32, HEADS, 5, 3), (2, HEAD, CELL, STREAM)),
     "every second cell": ((64, HEADS, 3, 3), (2, HEAD, 2 * CELL, STREAM)),
     "transposed": ((5, HEADS, 64, 3), (2, 64 * CELLS * 2, CELLS * 2, STREAM)),
+}
+"""Windows whose ranges, from the first to the last element of a stream, have holes."""
+ODD: dict[str, Layout] = {
+    "all cells": ((64, HEADS, CELLS, 3), (2, HEAD, CELL, STREAM)),
+    "one stream": ((64, HEADS, 5, 1), (2, HEAD, CELL, STREAM)),
     "overlapping": ((64, HEADS, 5, 3), (2, HEAD, CELL, 3 * CELL)),
     "cells of streams in between": ((64, 2, HEADS, 3), (2, STREAM, HEAD, CELL)),
 }
@@ -242,11 +246,9 @@ def copied(
     if sum(size for device, _, size in moved if device == moved[0][0]) == len(there):
         lands[:] = True
     else:
-        # Only bytes that the window has: every element's, by its place.
-        for place in np.ndindex(*ne[1:]):
-            begin = sum(number * stride for number, stride in zip(place, nb[1:], strict=True))
-            for element in range(ne[0]):
-                lands[begin + element * nb[0] : begin + element * nb[0] + 2] = True
+        # Only the ranges: of every stream what is from its first to its last element.
+        for stream in range(ne[3]):
+            lands[stream * nb[3] : stream * nb[3] + span((*ne[:3], 1), nb)] = True
     begin = run.begin["window"]
     run.canary[:, begin : begin + len(there)][:, lands] = there[lands]
     assert (run.memory == run.canary).all()
@@ -273,6 +275,38 @@ def test_a_mirrored_window_goes_to_every_device_at_once(devices: MakeDevices, rn
         size = sum(one[-1] for one in moved)
         assert size == 15 * CELL * count, f"copied {size} bytes, {15 * CELL * count} are in use"
         assert moved == [(name, "set_2d", 15 * CELL) for name in vdev.names]
+
+
+@pytest.mark.patch("window-ranges")
+@pytest.mark.parametrize("layout", WITH_HOLES)
+def test_ranges_with_holes(layout: str, devices: MakeDevices, rng: Any) -> None:
+    ne, nb = WITH_HOLES[layout]
+    size = ne[3] * span((*ne[:3], 1), nb)
+    assert copied(devices(1), (ne, nb), rng) == [("VDEV0", "set_2d", size)]
+
+
+@pytest.mark.slow
+@pytest.mark.patch("window-ranges")
+def test_ranges_two_gib_apart_are_copied_one_by_one(devices: MakeDevices) -> None:
+    """cudaMemcpy2D takes a pitch below 2 GiB. The cache here takes address space, the copy 2 GiB of memory."""
+    vdev, pitch = devices(1, memory=4 << 30), 1 << 31
+    memory, context = Context("cache"), Context("graph")
+    cache = memory.tensor("f32", (pitch // 4 + 4,), "cache")
+    memory.allocate(cpu())
+    ends = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for number, end in enumerate(ends):
+        cache.write(end, number * pitch)
+    out = context.ops.cont(context.ops.view_4d(cache, 4, 1, 1, 2, 16, 16, pitch, 0)).mark_output()
+    scheduler, graph = Scheduler([vdev[0].backend(), cpu().backend()]), context.graph(out)
+    scheduler.assign(out, scheduler.backends[0])
+    scheduler.allocate(graph)
+    vdev.clear_ledger()
+    scheduler.compute(graph)
+    moved = [
+        (one.kind, one.offset, one.bytes) for one in vdev.ledger().transfers().filter(kind=["set", "set_2d"])
+    ]
+    assert moved == [("set", 0, 16), ("set", pitch, 16)]
+    assert (out.numpy().reshape(2, 4) == ends).all()
 
 
 @pytest.mark.parametrize("layout", ODD)
