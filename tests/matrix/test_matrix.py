@@ -99,12 +99,6 @@ def test_poisoned_memory_of_a_device_without_heads_is_not_read(lively: Lively, m
     assert record.verdict == "within"
 
 
-@pytest.mark.xfail(strict=True, reason="upstream numbers the slopes of ALiBi by a device's own heads")
-def test_alibi_is_the_same_on_several_devices(lively: Lively, matrix: Matrix) -> None:
-    record = rows(matrix(lively("bloom"), kv=("device",)))["tensor 2 device f16"]
-    assert record.verdict == "within"
-
-
 def test_batches_shift_and_quantised_cache(lively: Lively, matrix: Matrix) -> None:
     work = Workload(prompt=40, batch=16, shift=8)
     found = rows(matrix(lively("llama"), kv=("device",), kv_types=("f16", "q8_0"), streams=(2,), work=work))

@@ -37,7 +37,9 @@ def test_directories_recorded_and_plain_and_an_empty_series(four: TwoPins, tmp_p
     found = four.ok("patch", "range-diff", str(four.patches), "two", "--json").json["entries"]
     assert [e["sign"] for e in found] == ["<"] * 4
     assert "neither a pin nor a directory" in four.refused("patch", "range-diff", "one", "nowhere")
-    assert "do not say which pin" in four.refused("patch", "range-diff", "no", "where")
+    assert "no is neither a pin nor a directory" in four.refused("patch", "range-diff", "no", "where")
+    plain = str(tmp_path / "plain")
+    assert "do not say which pin" in four.refused("patch", "range-diff", plain, plain)
 
 
 def test_the_page_needs_nothing_else_and_quotes_what_it_shows(four: TwoPins, tmp_path: Path) -> None:
@@ -47,6 +49,6 @@ def test_the_page_needs_nothing_else_and_quotes_what_it_shows(four: TwoPins, tmp
     page = tmp_path / "page.html"
     four.ok("patch", "range-diff", "one", "two", "--html", str(page))
     text = page.read_text()
-    assert "&lt;script&gt;alert(&#x27;x&#x27;) &amp; y" in text and "<script" not in text
+    assert "&lt;script&gt;alert(&#39;x&#39;) &amp; y" in text and "<script" not in text
     assert not re.search(r"(src|href)=\"(?!#)", text)
     assert text.count("<details") == 1 and text.count("<tr>") == 5
