@@ -12,7 +12,7 @@ from series_helpers import Sandbox
 
 from pyggml.errors import PyggmlError
 from pyggml.series.patchfile.foreign import Reading, read_foreign
-from pyggml.series.patchfile.mail import NamedPatch
+from pyggml.series.patchfile.mail import UNKNOWN_DATE, NamedPatch
 
 FORMAT_PATCH = "From 1111111111111111111111111111111111111111 Mon Sep 17 00:00:00 2001"
 DIFFS = {
@@ -112,6 +112,55 @@ def test_encoded_bodies(tmp_path: Path, kind: str, inner: str) -> None:
     )
     assert patch.mail.message == "change README.md\n\nGröße.\n"
     assert diff_of("README.md").encode() in patch.mail.diff
+
+
+CHARSETS = {
+    "utf-8": "Größe 中", "iso-8859-1": "Größe", "iso-8859-15": "Größe €", "windows-1252": "Größe €",
+    "koi8-r": "Привет", "gb2312": "中文", "big5": "中文", "shift_jis": "日本", "iso-2022-jp": "日本", "euc-kr": "한글",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+def test_charsets(tmp_path: Path, charset: str) -> None:
+    """In the subject and the author as RFC 2047 has them, and in the body in each encoding."""
+    text = CHARSETS[charset]
+    word = f"=?{charset}?B?{base64.b64encode(text.encode(charset)).decode()}?="
+    letters = "".join(f"={byte:02X}" for byte in text.encode(charset))
+    head, body = mail_of("README.md", body=f"{text}.\n").split("\n\n", 1)
+    head = head.replace("From: Grace", f"From: {word}").replace(
+        "change README.md", f"=?{charset}?q?{letters}?="
+    )
+    for kind in ("base64", "quoted-printable", "8bit"):
+        data = body.encode(charset)
+        if kind != "8bit":
+            data = base64.encodebytes(data) if kind == "base64" else quopri.encodestring(data)
+        fields = f"\nContent-Type: text/plain; charset={charset}\nContent-Transfer-Encoding: {kind}\n\n"
+        (patch,) = read(tmp_path, f"{FORMAT_PATCH}\n{head}{fields}".encode() + data + b"\n")
+        assert patch.mail.message == f"{text}\n\n{text}.\n"
+        assert patch.mail.author.name == text
+        assert diff_of("README.md").encode() in patch.mail.diff
+
+
+def test_an_unknown_charset_is_refused(tmp_path: Path) -> None:
+    """`git am` refuses it, too: the words would be lost."""
+    text = mail_of("README.md").replace("change README.md", "=?x-nope?q?abc?=")
+    with pytest.raises(PyggmlError, match="x-nope"):
+        read(tmp_path, f"{FORMAT_PATCH}\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("2026-11-02 10:01:00 +0100", "1793610060 +0100"),
+        ("2026-11-02T10:01:00Z", "1793613660 +0000"),
+        ("1793610060 +0100", "1793610060 +0100"),
+        ("yesterday", UNKNOWN_DATE),
+        ("1 of those days", UNKNOWN_DATE),
+    ],
+)
+def test_dates_that_only_git_reads(tmp_path: Path, text: str, date: str) -> None:
+    mail = mail_of("README.md").replace("Mon, 2 Nov 2026 10:01:00 +0000", text)
+    assert read(tmp_path, f"{FORMAT_PATCH}\n{mail}")[0].mail.author.date == date
 
 
 def test_a_mail_of_several_parts(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def read_mail(data: bytes, name: str, *, scissors: bool = False) -> PatchMail:
 def _mailinfo(data: bytes, name: str, *options: str) -> tuple[bytes, bytes, bytes]:
     """What `git mailinfo` prints, the message and the diff."""
     with tempfile.TemporaryDirectory(prefix="pyggml-") as scratch:
-        command = ("mailinfo", "-b", "--encoding=UTF-8", *options, "msg", "diff")
+        # Not with --encoding: git then converts nothing. It takes the pinned i18n.commitEncoding.
+        command = ("mailinfo", "-b", *options, "msg", "diff")
         try:
             info = run_outside(*command, stdin=data, cwd=Path(scratch))
         except GitError as error:
@@ -205,12 +206,12 @@ def clean_message(text: str) -> str:
 
 
 def raw_date(text: str) -> str:
-    """git's raw date of an RFC 2822 date; a fixed date if `text` is not one."""
+    """git's raw date of an RFC 2822 date, or of any other that git reads; a fixed date if `text` is none."""
     try:
         when = _parse_date(text)
         seconds = int(when.timestamp())
     except (ValueError, TypeError, OverflowError):
-        return UNKNOWN_DATE
+        return _date_by_git(text) or UNKNOWN_DATE
     if seconds < 0:
         return UNKNOWN_DATE
     offset = when.strftime("%z") or "+0000"
@@ -227,6 +228,18 @@ def _parse_date(text: str) -> datetime:
     day, year, hour, minute, second = (int(match[group]) for group in (1, 3, 4, 5, 6))
     zone = timezone(timedelta(hours=int(match[7]), minutes=int(match[7][0] + match[8])))
     return datetime(year, _MONTHS.index(match[2]) + 1, day, hour, minute, second, tzinfo=zone)
+
+
+def _date_by_git(text: str) -> str | None:
+    """What `git am` makes of a date, such as `2026-11-02 10:01:00 +0100`; None if it is not one for git either."""
+    if not re.search(r"\d", text):
+        return None
+    who = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@y.z", "GIT_AUTHOR_DATE": text, "TZ": "UTC"}
+    try:
+        identity = run_outside("var", "GIT_AUTHOR_IDENT", env=who).decode()
+    except GitError:
+        return None
+    return " ".join(identity.split()[-2:])
 
 
 def mail_date(raw: str) -> str:
