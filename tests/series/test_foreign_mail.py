@@ -154,6 +154,9 @@ def test_an_unknown_charset_is_refused(tmp_path: Path) -> None:
         ("2026-11-02 10:01:00 +0100", "1793610060 +0100"),
         ("2026-11-02T10:01:00Z", "1793613660 +0000"),
         ("1793610060 +0100", "1793610060 +0100"),
+        ("@1793610060 -0330", "1793610060 -0330"),
+        ("@1793610060 +9900", UNKNOWN_DATE),
+        ("@99999999999999 +0000", UNKNOWN_DATE),
         ("yesterday", UNKNOWN_DATE),
         ("1 of those days", UNKNOWN_DATE),
     ],
@@ -191,6 +194,50 @@ def test_a_patch_of_a_crlf_file_keeps_its_line_ends(tmp_path: Path) -> None:
     diff = diff_of("README.md").replace("-upstream\n+downstream\n", "--- a comment\r\n+++ another\r\n")
     (patch,) = read(tmp_path, mail_of("README.md").replace(diff_of("README.md"), diff))
     assert diff.encode() in patch.mail.diff
+
+
+HG = (
+    "# HG changeset patch\n# User Bob <bob@example.org>\n# Date 1500000000 {}\n#      Fri Jul 14 04:40:00 2017\n"
+    "# Node ID 1111111111111111111111111111111111111111\n# Parent  2222222222222222222222222222222222222222\n"
+)
+STGIT = "the subject\n\n{}From: Bob <bob@example.org>\n"
+OTHERS = {
+    "hg export": HG.format(-7200) + "the subject\n\nThe body.\n\n",
+    "hg export, west": HG.format(12600) + "the subject\n\nThe body.\n",
+    "hg export, no body": HG.format(0) + "[tag] the subject\n\n",
+    "stg export": STGIT.format("Date: Tue, 3 Nov 2026 10:00:00 +0000\n") + "\nThe body.\n---\n",
+    "stg export, author": STGIT.format("Date: 3 Nov 2026 10:00:00 +0530\n").replace("From", "Author")
+    + "\nx\n---\n",
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_patches_of_mercurial_and_stgit_come_in_as_git_am_takes_them(
+    box: Sandbox, tmp_path: Path, case: str
+) -> None:
+    file = tmp_path / "x.patch"
+    file.write_text(OTHERS[case] + diff_of("README.md"))
+    fresh, log = tmp_path / "fresh", ["log", "-1", "--format=%an <%ae> %ad %T%n%B", "--date=raw"]
+    subprocess.run(["git", "clone", "-q", str(box.tree), str(fresh)], check=True)
+    subprocess.run(["git", "am", "-q", str(file)], cwd=fresh, check=True)
+    theirs = subprocess.run(["git", *log], cwd=fresh, check=True, capture_output=True, text=True).stdout
+    box.ok("patch", "import", str(file))
+    assert box.git(*log) == theirs.removesuffix("\n")
+
+
+def test_several_changesets_of_mercurial_in_one_file(tmp_path: Path) -> None:
+    """`hg export -r A:B`; git makes one commit of them."""
+    patches = read(tmp_path, "".join(f"{HG.format(0)}change {path}\n\n{diff_of(path)}\n" for path in DIFFS))
+    assert [patch.mail.message for patch in patches] == [f"change {path}\n" for path in DIFFS]
+    for patch, path in zip(patches, DIFFS, strict=True):
+        assert patch.mail.diff.strip() == diff_of(path).strip().encode()
+        assert patch.mail.author.email == "bob@example.org"
+
+
+def test_a_changeset_of_somebody_without_an_address(tmp_path: Path) -> None:
+    text = HG.format(99999).replace("Bob <bob@example.org>", "bob") + "x\n\n" + diff_of("README.md")
+    author = read(tmp_path, text)[0].mail.author
+    assert (author.name, author.email, author.date) == ("bob", "unknown@localhost", UNKNOWN_DATE)
 
 
 def test_quoting_of_mboxrd(tmp_path: Path) -> None:

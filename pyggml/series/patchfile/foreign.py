@@ -30,6 +30,9 @@ _MAIL_HEADER = re.compile(
     re.IGNORECASE,
 )
 _ENVELOPE = re.compile(r"From .*\d.\d\d:\d\d\s*(\d{2,9})[^:]*", re.DOTALL)
+_HG = b"# HG changeset patch"
+# `stg export`: the subject, a blank line, the fields. Source: git's builtin/am.c, `detect_patch_format`.
+_STGIT = re.compile(rb"(?P<subject>\S[^\n]*)\n\n(?P<fields>(?:(?:From|Author|Date): [^\n]*\n)+)")
 _COVER = re.compile(rb"^Subject:[^\n]*\[[^\]\n]*\b0+/\d+[^\]\n]*\]", re.MULTILINE | re.IGNORECASE)
 
 
@@ -124,12 +127,13 @@ def _read_file(path: Path, reading: Reading, *, quilt: bool = False) -> list[Nam
     if data.split(b"\n", 1)[0].endswith(b"\r") or has_crlf_headers(data):
         # The whole file was converted; `git am` takes these line ends off, too.
         data = data.replace(b"\r\n", b"\n")
+    converted = [] if quilt and not data.startswith(_HG) else _converted(data)
     is_box = data.startswith(b"From ")
-    mails = split_mailbox(data, str(path), mboxrd=reading.mboxrd) if is_box else [data]
+    mails = converted or (split_mailbox(data, str(path), mboxrd=reading.mboxrd) if is_box else [data])
     patches = []
     for number, mail in enumerate(mails, 1):
         label = str(path) if len(mails) == 1 else f"{path}, mail {number}"
-        is_mail = len(mails) > 1 or _is_mail(mail)
+        is_mail = bool(converted) or len(mails) > 1 or _is_mail(mail)
         read = _read_mail(mail, label, reading) if is_mail else _read_dep3(mail, path)
         if not read.diff.strip():
             if len(mails) > 1 and _COVER.search(mail.split(b"\n\n", 1)[0]):
@@ -144,6 +148,32 @@ def _read_file(path: Path, reading: Reading, *, quilt: bool = False) -> list[Nam
             NamedPatch(label, read, title, reading.strip, 1 if quilt else None, directory=reading.directory)
         )
     return patches
+
+
+def _converted(data: bytes) -> list[bytes]:
+    """What `hg export` or StGit wrote, as mails without an envelope; nothing for any other file.
+
+    Mercurial's time zone is in seconds west of UTC. Source: git's builtin/am.c, `hg_patch_to_mail` and
+    `stgit_patch_to_mail`.
+    """
+    if not data.startswith(_HG):
+        match = _STGIT.match(data)
+        if match is None:
+            return []
+        fields = match["fields"].replace(b"Author:", b"From:")
+        return [b"%bSubject: %b\n%b" % (fields, match["subject"], data[match.end() :])]
+    mails = []
+    for part in re.split(rb"^(?=%b$)" % _HG, data, flags=re.MULTILINE)[1:]:
+        lines = part.split(b"\n")
+        end = next((n for n, line in enumerate(lines) if not line.startswith(b"#")), len(lines))
+        users = [line[7:] for line in lines[:end] if line.startswith(b"# User ")]
+        unknown = b" <%b>" % UNKNOWN_AUTHOR[1].encode()
+        headers = [b"From: " + user + (b"" if b"@" in user or b"<" in user else unknown) for user in users]
+        for date in re.finditer(rb"^# Date (\d+) (-?)(\d+)$", b"\n".join(lines[:end]), re.MULTILINE):
+            hours, minutes = divmod(int(date[3]) // 60, 60)
+            headers.append(b"Date: @%b %b%02d%02d" % (date[1], b"+" if date[2] else b"-", hours, minutes))
+        mails.append(b"\n".join([*headers, b"", *lines[end:]]))
+    return mails
 
 
 def _is_mail(data: bytes) -> bool:

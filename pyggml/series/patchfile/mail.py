@@ -22,6 +22,7 @@ _DATE = re.compile(
     r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) ([12]\d{3}) (\d\d):(\d\d):(\d\d) (?!-0000)([+-]\d\d)([0-5]\d)",
     re.ASCII,
 )
+_RAW_DATE = re.compile(r"\d{1,11} [+-](?:[01]\d|2[0-3])[0-5]\d")
 _CRLF_HEADERS = re.compile(
     rb"^(?:diff --git [^\n]*\r$|--- [^\n]*\r\n\+\+\+ [^\n]*\r\n@@ -[\d,]+ \+[\d,]+ @@[^\n]*\r$)", re.MULTILINE
 )
@@ -239,7 +240,8 @@ def _date_by_git(text: str) -> str | None:
         identity = run_outside("var", "GIT_AUTHOR_IDENT", env=who).decode()
     except GitError:
         return None
-    return " ".join(identity.split()[-2:])
+    raw = " ".join(identity.split()[-2:])
+    return raw if _RAW_DATE.fullmatch(raw) else None
 
 
 def mail_date(raw: str) -> str:
