@@ -527,3 +527,35 @@ def test_an_allocator_without_memory_says_so_twice_and_recovers(devices: MakeDev
     small = Context()
     allocator.allocate(small.graph(small.ops.scale(small.tensor("f32", 10), 1.0)))
     assert allocator.size > 0
+
+
+@pytest.mark.parametrize("schedule", ["at-once", "late", "threads"])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_copy_of_an_input_is_not_overwritten_while_it_is_read(
+    parallel: bool, schedule: str, devices: MakeDevices
+) -> None:
+    """pipelined-copies: the second device has no input of the user's, for which the host would wait.
+
+    A copy between devices runs in the source's queue, so it is not enough that the destination's waits.
+    """
+    vdev = devices(2, schedule=schedule, races=True)
+    backends = [*(one.backend() for one in vdev), cpu().backend()]
+    weights = [Context(f"weights {number}") for number in range(2)]
+    added = [one.tensor("f32", 64, "added") for one in weights]
+    for number, one in enumerate(weights):
+        one.allocate(vdev[number]).usage = "weights"
+        added[number].set(np.full(64, 10.0 ** (number + 1), np.float32))
+    context = Context("graph")
+    x = context.tensor("f32", 64, "x").mark_input()
+    last = context.ops.add(context.ops.add(x, added[0]), added[1])
+    graph, scheduler = context.graph(last.mark_output()), Scheduler(backends, parallel=parallel)
+    scheduler.allocate(graph)
+    bindings, seen = load(), np.zeros((3, 64), np.float32)
+    for turn in range(3):
+        x.set(np.full(64, turn, np.float32))
+        assert bindings.lib.ggml_backend_sched_graph_compute_async(scheduler.raw, graph.raw) == 0
+        target = bindings.ffi.from_buffer(seen[turn])
+        bindings.lib.ggml_backend_tensor_get_async(backends[1].raw, last.raw, target, 0, 256)
+    scheduler.synchronize()
+    assert (seen == 110 + np.arange(3)[:, None]).all(), "a copy was overwritten"
+    assert not vdev.races(), vdev.races()[0].text

@@ -45,6 +45,18 @@ def check(schedule: str, model: Path, run: Callable[[Model], Logits], split_mode
 
 
 @SCHEDULES
+def test_a_pipeline_over_devices(schedule: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pipelined-copies: twelve micro-batches in four copies of the inputs, each with a graph of its own."""
+    monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", "1")
+
+    def run(loaded: Model) -> Logits:
+        with context(loaded) as one:
+            return [one.decode([(TOKENS[:96], 0)], logits="all"), one.decode([(TOKENS[96:97], 0)])]
+
+    check(schedule, model, run, "layer")
+
+
+@SCHEDULES
 @pytest.mark.parametrize("split_mode", ["layer", "tensor"])
 def test_two_contexts_of_one_model(schedule: str, split_mode: str, model: Path) -> None:
     def run(loaded: Model) -> Logits:
