@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -269,3 +271,128 @@ def test_names_with_blanks_and_letters_of_other_scripts() -> None:
     assert diff.new == "s rc/ä.c".encode()
     assert b"".join(diff.exact_lines()) == data
     assert header_names(data)[0].new == b"b/s rc/" + "ä.c".encode()
+
+
+ODD_NAMES = [
+    "src/sp ace.c",
+    "src/tab\tname.c",
+    'src/quo"te.c',
+    "src/ä ö.c",
+    "src/back\\slash.c",
+    "trail ",
+    " lead",
+]
+
+
+def test_odd_names_in_diffs_of_git_and_of_gnu_diff(box: Sandbox, tmp_path: Path) -> None:
+    roots = tmp_path / "old", tmp_path / "new"
+    for root, text in zip(roots, ("one\n", "two\n"), strict=True):
+        for name in ODD_NAMES:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(f"int {text}")
+    base = box.git("rev-parse", "HEAD")
+    made = []
+    for root in roots:
+        shutil.copytree(root, box.tree, dirs_exist_ok=True)
+        box.git("add", "-A")
+        box.git("commit", "-qm", root.name)
+        made.append(box.git("rev-parse", "HEAD^{tree}"))
+    diffs = box.git("diff", base, "HEAD~"), box.git("diff", "HEAD~", "HEAD")
+    plain = subprocess.run(["diff", "-ur", "old", "new"], cwd=tmp_path, capture_output=True, text=True).stdout
+    box.git("reset", "-q", "--hard", base)
+    for name, text in (("1", diffs[0]), ("2", diffs[1]), ("3", plain)):
+        (tmp_path / f"{name}.diff").write_text(text.removesuffix("\n") + "\n")
+    for second in "23":
+        box.ok("patch", "import", *(str(tmp_path / f"{n}.diff") for n in ("1", second)))
+        assert [box.git("rev-parse", f"{commit}^{{tree}}") for commit in ("HEAD~", "HEAD")] == made
+        box.ok("undo")
+
+
+def edited_copy(box: Sandbox) -> None:
+    """The copy comes first in the diff, then its source changes."""
+    shutil.copy(box.tree / "src/odd.c", box.tree / "src/copy.c")
+    box.replace("src/copy.c", "odd 9\n", "odd nine\n")
+    box.replace("src/odd.c", "odd 9\n", "odd IX\n")
+
+
+def edited_swap(box: Sandbox) -> None:
+    """Each file is renamed onto the other and changed."""
+    box.git("mv", "src/odd.c", "x")
+    box.git("mv", "src/even.c", "src/odd.c")
+    box.git("mv", "x", "src/even.c")
+    box.replace("src/even.c", "odd 9\n", "odd nine\n")
+    box.replace("src/odd.c", "even 8\n", "even eight\n")
+
+
+def edited_chain(box: Sandbox) -> None:
+    box.git("mv", "src/even.c", "src/a.c")
+    box.git("mv", "src/odd.c", "src/even.c")
+    box.replace("src/even.c", "odd 9\n", "odd nine\n")
+    box.replace("src/a.c", "even 8\n", "even eight\n")
+
+
+@pytest.mark.parametrize("option", ["--src-prefix=a/", "--no-prefix"])
+@pytest.mark.parametrize("edit", [edited_copy, edited_swap, edited_chain])
+def test_copies_and_renames_that_also_change(
+    box: Sandbox, tmp_path: Path, edit: Callable[[Sandbox], None], option: str
+) -> None:
+    base = box.git("rev-parse", "HEAD")
+    for name, first in (("odd", 1), ("even", 2)):
+        box.write(f"src/{name}.c", "".join(f"{name} {n}\n" for n in range(first, 200, 2)))
+    diffs = []
+    for change in (lambda box: None, edit):
+        change(box)
+        box.git("add", "-A")
+        box.git("commit", "-qm", "x")
+        diffs.append(box.git("diff", "-B", "-M", "-C", "--find-copies-harder", option, "HEAD~", "HEAD"))
+    assert diffs[1].count("rename to") + diffs[1].count("copy to") == (1 if edit is edited_copy else 2)
+    tree = box.git("rev-parse", "HEAD^{tree}")
+    box.git("reset", "-q", "--hard", base)
+    for number, diff in enumerate(diffs):
+        (tmp_path / f"{number}.diff").write_text(f"{diff}\n")
+    box.ok("patch", "import", str(tmp_path / "0.diff"), str(tmp_path / "1.diff"))
+    assert box.git("rev-parse", "HEAD^{tree}") == tree
+
+
+NEW_N = git_diff("a/n.c", "b/n.c", NEW)
+NEW_QUOTED = git_diff('"a/{0}.c"', '"b/{0}.c"', NEW, body=sides("/dev/null", '"b/{0}.c"', MAKE))
+DELETED = git_diff("a/README.md", "b/README.md", "deleted file mode 100644")
+REFUSED = {
+    "a new file with old lines": (
+        NEW_N + sides("/dev/null", "b/n.c", "@@ -1 +1,2 @@\n x\n+y\n"), "has old lines of it"),
+    "a new file with two hunks": (NEW_N + sides("/dev/null", "b/n.c", MAKE + MAKE), "has old lines of it"),
+    "a removed file with new lines": (
+        DELETED + sides("a/README.md", "/dev/null", "@@ -1 +1 @@\n-upstream\n+x\n"), "leaves lines in it"),
+    "an octal number over 255": (NEW_QUOTED.format("\\777"), "not quoted as git does it"),
+    "an unknown escape": (NEW_QUOTED.format("\\q"), "not quoted as git does it"),
+    "no newline at the end of the file": (
+        sides("a/README.md", "b/README.md", "@@ -1 +1 @@\n-upstream\n+x"), "its last line has no newline"),
+    "lines added without context": (
+        sides("a/src/scale.c", "b/src/scale.c", "@@ -20,0 +21 @@\n+x\n"), "no line of context says where"),
+    "the same, by git": (
+        git_diff("a/src/scale.c", "b/src/scale.c", body=sides(
+            "a/src/scale.c", "b/src/scale.c", "@@ -2000,0 +2001 @@\n+x\n")), "no line of context says where"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_git_refuses_is_refused(box: Sandbox, tmp_path: Path, case: str) -> None:
+    diff, reason = REFUSED[case]
+    (tmp_path / "x.diff").write_text(diff)
+    before = box.state()
+    assert reason in box.refused("patch", "import", str(tmp_path / "x.diff"))
+    assert box.state() == before
+
+
+@pytest.mark.parametrize("header", ["", "diff --git a/src/scale.c b/src/scale.c\n"])
+def test_a_changed_line_without_context_is_found_by_itself(box: Sandbox, tmp_path: Path, header: str) -> None:
+    text = header + sides("a/src/scale.c", "b/src/scale.c", "@@ -5 +5 @@\n-line 3\n+line three\n")
+    (tmp_path / "x.diff").write_text(text)
+    box.ok("patch", "import", str(tmp_path / "x.diff"))
+    assert box.git("diff", "HEAD~", "HEAD", "-U0").splitlines()[-2:] == ["-line 3", "+line three"]
+
+
+@pytest.mark.parametrize("old", ["./src/scale.c", "./src/scale.c.orig"])
+def test_a_dot_is_a_prefix(old: str) -> None:
+    assert find_strip(sides(old, "./src/scale.c", CHANGE).encode(), kind) == 1
+    assert find_strip(sides("/dev/null", "./src/n.c", MAKE).encode(), kind) == 1

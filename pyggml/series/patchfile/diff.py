@@ -15,6 +15,7 @@ _GIT_HEADER = re.compile(
     rb"(?:old mode|new mode|deleted file mode|new file mode|copy from|copy to|rename from|rename to|"
     rb"similarity index|dissimilarity index|index) "
 )
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"(?=\s|$)')
 _CLOCK = rb"\d\d?:\d\d(?::\d\d)?"
 _STAMP = re.compile(rb"[ \t]+(?:\d{4}-\d\d-\d\d|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]?\d) " + _CLOCK + rb".*")
 # The epoch in any time zone: the last hours of 1969 or the first of 1970.
@@ -104,6 +105,11 @@ class FileDiff:
     @property
     def path(self) -> bytes:
         return self.new if self.new is not None else self.old or b""
+
+    @property
+    def copies(self) -> bool:
+        """The old file stays as it is."""
+        return self.git and any(line.startswith(b"copy from ") for line in self.header)
 
     @property
     def old_path(self) -> str:
@@ -287,6 +293,11 @@ def _hunk_end(lines: list[bytes], index: int, match: re.Match[bytes]) -> int:
                 f"line {index + 1} of the diff belongs to no hunk: {lines[index][:60]!r}",
                 "The file is truncated or was edited by hand: restore it.",
             )
+        if not lines[index].endswith(b"\n"):
+            raise PyggmlError(
+                f"the hunk at line {where} of the diff is cut off: its last line has no newline",
+                "The file is truncated or was edited by hand: restore it.",
+            )
         index += 1
     if old < 0 or new < 0:
         raise PyggmlError(
@@ -403,10 +414,10 @@ def _header_names(lines: list[bytes]) -> HeaderNames:
 
 def _side_name(text: bytes, git: bool) -> bytes | None:
     text = text.rstrip(b"\n")
-    name = _unquote(text) if text.startswith(b'"') else text
-    if name == text and b"\t" in text:
-        name = text.split(b"\t", 1)[0].rstrip(b" ")
-    if name == text and not git:
+    if match := _QUOTED.match(text):
+        return _unquote(match[0])
+    name, tab, _ = text.partition(b"\t")
+    if not git and not tab:
         name = _STAMP.sub(b"", text)
     return None if name == b"/dev/null" else name
 
@@ -444,14 +455,22 @@ def _git_names(line: bytes, moved: tuple[bytes, bytes] | None) -> tuple[bytes, b
 
 
 def _unquote(text: bytes) -> bytes:
-    """Undo git's C quoting (`core.quotePath`); unquoted text is returned unchanged."""
-    text = text.strip()
+    """Undo the C quoting of git and GNU diff; unquoted text is returned unchanged.
+
+    Raises:
+        PyggmlError: there are other escapes in it. Source: git's quote.c, `unquote_c_style`.
+    """
     if not (text.startswith(b'"') and text.endswith(b'"') and len(text) > 1):
         return text
+    if not re.fullmatch(rb'(?:[^"\\]|\\(?:[abtnvfr"\\]|[0-3][0-7]{2}))*', text[1:-1], re.DOTALL):
+        raise PyggmlError(
+            f"the diff names {_printable(text)}, which is not quoted as git does it",
+            "Make the patch again with git, or correct the name by hand.",
+        )
 
     def unescape(match: re.Match[bytes]) -> bytes:
         escape = match[1]
-        return bytes([_ESCAPES[escape] if escape in _ESCAPES else int(escape, 8) & 0xFF])
+        return bytes([_ESCAPES[escape] if escape in _ESCAPES else int(escape, 8)])
 
     return re.sub(rb'\\([abtnvfr"\\]|[0-7]{3})', unescape, text[1:-1])
 

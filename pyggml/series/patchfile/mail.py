@@ -232,8 +232,8 @@ def _parse_date(text: str) -> datetime:
 
 
 def _date_by_git(text: str) -> str | None:
-    """What `git am` makes of a date, such as `2026-11-02 10:01:00 +0100`; None if it is not one for git either."""
-    if not re.search(r"\d", text):
+    """What `git am` makes of a date such as `2026-11-02 10:01:00 +0100` or `@1793610060 +0100`; None of any other."""
+    if not re.match(r"@?\d{4}", text):
         return None
     who = {"GIT_AUTHOR_NAME": "x", "GIT_AUTHOR_EMAIL": "x@y.z", "GIT_AUTHOR_DATE": text, "TZ": "UTC"}
     try:

@@ -155,25 +155,53 @@ def place_files(
     for diff in diffs:
         if not diff.git and diff.new is not None and _makes(diff, diff.new, now, read):
             diff = replace(diff, old=None)
+        _check_whole_file(diff)
         if diff.old is None or not diff.hunks:
             out.extend(diff.exact_lines())
             if diff.new is not None and diff.hunks:
                 now[diff.new] = b"".join(diff.hunks[0].new_lines())
             continue
-        old = now[diff.old] if diff.old in now else read(path_text(diff.old))
+        # What git copies or renames is the file as it was before the whole patch.
+        moves = diff.git and diff.new not in (None, diff.old)
+        old = now[diff.old] if diff.old in now and not moves else read(path_text(diff.old))
         if old is None:
             raise PyggmlError(
                 f"{diff.old.decode('utf-8', 'backslashreplace')}: the patch changes this file, but it does not exist",
                 "The patch is for another version, or another patch must come first.",
             )
+        for number, hunk in enumerate(diff.hunks, 1):
+            if not hunk.old_lines() and (old or hunk.old_start):
+                raise PyggmlError(
+                    f"{path_text(diff.old)}: hunk {number} (line {hunk.old_start}) adds lines, and no line of context "
+                    "says where",
+                    "Make the patch again with context: git diff -U3",
+                )
         exact, where = place(diff, old)
         places.extend(where)
         out.extend(exact.exact_lines())
         if diff.new is not None:
             now[diff.new] = patched(exact, old)
-        if diff.new != diff.old:
+        if diff.new is None or (diff.new != diff.old and diff.old not in now and not diff.copies):
             now[diff.old] = None
     return b"".join(out), tuple(places), now
+
+
+def _check_whole_file(diff: FileDiff) -> None:
+    """Refuse a diff that makes a file of old lines, or removes one and adds lines to it.
+
+    Source: git's apply.c, `parse_single_patch`.
+    """
+    path = diff.path.decode("utf-8", "backslashreplace")
+    if diff.old is None and (len(diff.hunks) > 1 or any(hunk.old_lines() for hunk in diff.hunks)):
+        raise PyggmlError(
+            f"{path}: the patch makes this file, but has old lines of it",
+            "Its header was edited by hand: restore it, or make the patch again with git.",
+        )
+    if diff.new is None and any(hunk.new_lines() for hunk in diff.hunks):
+        raise PyggmlError(
+            f"{path}: the patch removes this file, but leaves lines in it",
+            "Its header was edited by hand: restore it, or make the patch again with git.",
+        )
 
 
 def _makes(diff: FileDiff, path: bytes, now: dict[bytes, bytes | None], read: ReadFile) -> bool:

@@ -59,6 +59,8 @@ def _stated(names: HeaderNames) -> Iterable[int]:
     known = [name for name in (left, right) if name is not None]
     if any(b"/" not in name for name in known):
         return [0]
+    if all(name.startswith(b"./") for name in known):
+        return [1]
     if left is None or right is None:
         return []
     if left == right:

@@ -176,7 +176,8 @@ def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
         if not diffs:
             raise PyggmlError("there is no diff in it", "The file is truncated or empty: restore it.")
         exact, _ = place_all(diffs, tree_reader(index, tree))
-        index.run("apply", "--cached", "-", stdin=exact)
+        # Every hunk is at its place; without --unidiff-zero git would not take one that has no context.
+        index.run("apply", "--cached", "--unidiff-zero", "-", stdin=exact)
     except GitError as error:
         raise PyggmlError(
             f"{patch.label}: git refuses it: {_reason(error)}",
