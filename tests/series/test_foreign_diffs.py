@@ -13,6 +13,7 @@ from series_helpers import Sandbox
 
 from pyggml.errors import PyggmlError
 from pyggml.series.patchfile.diff import header_names, parse_diff
+from pyggml.series.patchfile.foreign import read_foreign
 from pyggml.series.patchfile.placement import place_all
 from pyggml.series.patchfile.prefixes import find_strip
 
@@ -396,3 +397,41 @@ def test_a_changed_line_without_context_is_found_by_itself(box: Sandbox, tmp_pat
 def test_a_dot_is_a_prefix(old: str) -> None:
     assert find_strip(sides(old, "./src/scale.c", CHANGE).encode(), kind) == 1
     assert find_strip(sides("/dev/null", "./src/n.c", MAKE).encode(), kind) == 1
+
+
+CONTEXT = (
+    "*** a/src/scale.c\t2026-11-02\n--- b/src/scale.c\t2026-11-02\n***************\n*** 2,4 ****\n"
+    "  line 2\n! line 3\n  line 4\n--- 2,4 ----\n  line 2\n! line three\n  line 4\n"
+)
+COMBINED = (
+    "diff --cc src/scale.c\nindex 1111111,2222222..3333333\n--- a/src/scale.c\n+++ b/src/scale.c\n"
+    "@@@ -2,3 -2,3 +2,3 @@@\n  line 2\n- line 3\n -line 33\n++line three\n  line 4\n"
+)
+UNIFIED = git_diff(
+    "a/README.md", "b/README.md", body=sides("a/README.md", "b/README.md", "@@ -1 +1 @@\n-upstream\n+x\n")
+)
+
+
+@pytest.mark.parametrize("shape", ["{}", "{}" + UNIFIED, UNIFIED + "{}"], ids=["alone", "first", "last"])
+@pytest.mark.parametrize(
+    "headers", ["", "From: A <a@example.com>\nSubject: [PATCH] x\n\nWhy.\n---\n x | 2 +-\n\n"]
+)
+@pytest.mark.parametrize(
+    ("diff", "kind"),
+    [(CONTEXT, "context"), (COMBINED, "combined"), (COMBINED.replace("--cc", "--combined"), "combined")],
+    ids=["context", "cc", "combined"],
+)
+def test_diffs_of_other_kinds_are_refused(
+    tmp_path: Path, diff: str, kind: str, headers: str, shape: str
+) -> None:
+    """Beside a unified diff, too: git would leave them out without a word."""
+    (tmp_path / "x.diff").write_text(headers + shape.format(diff))
+    with pytest.raises(PyggmlError, match=kind):
+        read_foreign((tmp_path / "x.diff",))
+
+
+def test_a_file_with_such_lines_in_it_is_none_of_these(tmp_path: Path) -> None:
+    text = "".join(f"+{line}\n" for line in (CONTEXT + COMBINED).splitlines())
+    count = text.count("\n")
+    (tmp_path / "x.diff").write_text(UNIFIED + sides("/dev/null", "b/n.c", f"@@ -0,0 +1,{count} @@\n{text}"))
+    assert len(read_foreign((tmp_path / "x.diff",))) == 1

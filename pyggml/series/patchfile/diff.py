@@ -16,6 +16,7 @@ _GIT_HEADER = re.compile(
     rb"similarity index|dissimilarity index|index) "
 )
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"(?=\s|$)')
+_UNREAD = re.compile(rb"^(?:diff --(?:cc|combined) |@@@+ -|\*{15}\s*$)", re.MULTILINE)
 _CLOCK = rb"\d\d?:\d\d(?::\d\d)?"
 _STAMP = re.compile(rb"[ \t]+(?:\d{4}-\d\d-\d\d|[A-Z][a-z][a-z] [A-Z][a-z][a-z] [ \d]?\d) " + _CLOCK + rb".*")
 # The epoch in any time zone: the last hours of 1969 or the first of 1970.
@@ -228,6 +229,25 @@ def text_between(data: bytes) -> tuple[bytes, ...]:
     return tuple(
         line for line in text if not re.match(rb"(---|\+\+\+) \S", line) and not _FURNITURE.match(line)
     )
+
+
+def unread_diff(data: bytes) -> str:
+    """The kind of diff that is among the lines outside of all hunks, and that nothing here reads; empty if none is.
+
+    Raises:
+        PyggmlError: as `parse_diff`.
+    """
+    if not _UNREAD.search(data):
+        return ""
+    lines, index = split_lines(data), 0
+    while index < len(lines):
+        if match := _HUNK.fullmatch(lines[index]):
+            index = _hunk_end(lines, index, match)
+            continue
+        if _UNREAD.match(lines[index]):
+            return "a context diff" if lines[index].startswith(b"*") else "the combined diff of a merge"
+        index += 1
+    return ""
 
 
 def _files(lines: list[bytes]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyggml.errors import PyggmlError
-from pyggml.series.patchfile.diff import text_between
+from pyggml.series.patchfile.diff import text_between, unread_diff
 from pyggml.series.patchfile.mail import (
     UNKNOWN_AUTHOR,
     UNKNOWN_DATE,
@@ -142,7 +142,7 @@ def _read_file(path: Path, reading: Reading, *, quilt: bool = False) -> list[Nam
                 f"{label}: there is no diff in it ({read.subject})",
                 "It is not a patch, or it is truncated: leave it out.",
             )
-        _refuse_quoted_diff(read, label, strict=is_mail and not quilt)
+        _refuse_doubtful_diff(read, label, strict=is_mail and not quilt)
         title = path.name if len(mails) == 1 else read.subject
         patches.append(
             NamedPatch(label, read, title, reading.strip, 1 if quilt else None, directory=reading.directory)
@@ -199,8 +199,10 @@ def _read_mail(data: bytes, label: str, reading: Reading) -> PatchMail:
     return PatchMail(mail.author, _protected(mail.message), mail.diff)
 
 
-def _refuse_quoted_diff(mail: PatchMail, label: str, *, strict: bool) -> None:
+def _refuse_doubtful_diff(mail: PatchMail, label: str, *, strict: bool) -> None:
     """Refuse a diff that stands in the words about the change: `git am` and `patch` apply it like the rest.
+
+    A diff that only one of them reads is refused, too; the other leaves it out without a word.
 
     A rule `---` ends the message, so a diff before it is in the message.
 
@@ -209,9 +211,14 @@ def _refuse_quoted_diff(mail: PatchMail, label: str, *, strict: bool) -> None:
             tool applied every diff.
     """
     try:
-        between = text_between(mail.diff)
+        unread, between = unread_diff(mail.diff), text_between(mail.diff)
     except PyggmlError as error:
         raise PyggmlError(f"{label}: {error.message}", error.hint) from error
+    if unread:
+        raise PyggmlError(
+            f"{label}: it has {unread}, and only unified diffs are read",
+            "Make it again with diff -u, git diff or git format-patch.",
+        )
     rule = any(re.fullmatch(rb"---\s*", line) for line in between)
     if between and (strict or (rule and not re.match(rb"\s*---\s*\n", mail.diff))):
         line = between[0].decode("utf-8", "replace").strip()
