@@ -141,6 +141,11 @@ def test_charsets(tmp_path: Path, charset: str) -> None:
         assert diff_of("README.md").encode() in patch.mail.diff
 
 
+def test_a_subject_with_a_line_end_of_unicode_is_kept_whole(tmp_path: Path) -> None:
+    text = mail_of("README.md").replace("change README.md", "=?utf-8?q?a=C2=85b=E2=80=A8c?= d")
+    assert read(tmp_path, f"{FORMAT_PATCH}\n{text}")[0].mail.subject == "a\u0085b\u2028c d"
+
+
 def test_an_unknown_charset_is_refused(tmp_path: Path) -> None:
     """`git am` refuses it, too: the words would be lost."""
     text = mail_of("README.md").replace("change README.md", "=?x-nope?q?abc?=")

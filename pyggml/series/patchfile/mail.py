@@ -143,9 +143,7 @@ def read_mail(data: bytes, name: str, *, scissors: bool = False) -> PatchMail:
     info, body, diff = _mailinfo(data, name, cut)
     if has_crlf_headers(diff):
         info, body, diff = _mailinfo(data, name, cut, "--quoted-cr=strip")
-    fields = dict(
-        line.split(": ", 1) for line in info.decode("utf-8", "replace").splitlines() if ": " in line
-    )
+    fields = dict(line.split(": ", 1) for line in info.decode("utf-8", "replace").split("\n") if ": " in line)
     message = clean_message(fields.get("Subject", "") + "\n\n" + body.decode("utf-8", "replace"))
     if not message:
         raise PyggmlError(f"{name}: there is no subject in it", "Add a line `Subject: [PATCH] …`.")
