@@ -151,6 +151,8 @@ def synthetic(scratch: Path, patches: int, files: int) -> list[Row]:
     shutil.copytree(project / "patches", series)
     top = git(tree, "rev-parse", "HEAD")
     pins = (project / "vendor" / "pins.toml").read_bytes()
+    # What the import has written down about the work tree.
+    applied = (project / ".pyggml" / "applied.json").read_bytes()
 
     def without_series() -> None:
         shutil.rmtree(project / "patches")
@@ -163,6 +165,8 @@ def synthetic(scratch: Path, patches: int, files: int) -> list[Row]:
         shutil.copytree(series, project / "patches")
         (project / "vendor" / "pins.toml").write_bytes(pins)
         shutil.rmtree(project / ".pyggml", ignore_errors=True)
+        (project / ".pyggml").mkdir()
+        (project / ".pyggml" / "applied.json").write_bytes(applied)
         git(tree, "reset", "-q", "--hard", at)
 
     def unapplied() -> None:

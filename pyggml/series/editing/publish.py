@@ -18,7 +18,7 @@ from pyggml.series.worktree.sequencer import EDITING
 from pyggml.series.worktree.state_file import FileChange, read_file
 from pyggml.series.worktree.status import applied_count
 from pyggml.series.worktree.transaction import Transaction, publish
-from pyggml.series.worktree.workspace import Workspace, open_workspace
+from pyggml.series.worktree.workspace import Workspace, files_digest, open_workspace
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,9 @@ def publish_series(
     head, head_tree = top(work, entries[:applied])
     new_tree = kept or head_tree
     contents = [work.patch_file(number) for number in range(1, len(work.series.patches) + 1)]
-    changes = work.series_changes(series_files(work, entries, contents))
-    record = applied_entries(work, entries, applied)
+    written = series_files(work, entries, contents)
+    changes = work.series_changes(written)
+    record = applied_entries(work, entries, applied, files_digest(written))
     cleared = EDITING.file_change(work.project, None)
     files = (*changes, *record, *cleared)
     publish(work.project, work.git, Transaction(doing, work.head, head, tree, new_tree, files))
@@ -195,11 +196,15 @@ def publish_series(
 
 
 def applied_entries(
-    work: Workspace, entries: Sequence[tuple[Patch, Commit]], applied: int
+    work: Workspace, entries: Sequence[tuple[Patch, Commit]], applied: int, digest: str = ""
 ) -> tuple[FileChange, ...]:
-    """The change of the record that says: the first `applied` of `entries` are in the work tree."""
+    """The change of the record that says: the first `applied` of `entries` are in the work tree.
+
+    Args:
+        digest: of the files that hold them (`Workspace.digest`), if they are written from these entries.
+    """
     commits = [commit for _, commit in entries[:applied]]
-    return applied_change(work.project, applied_series(work, commits, len(entries)))
+    return applied_change(work.project, applied_series(work, commits, len(entries), digest))
 
 
 def publish_waiting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,10 @@ from pathlib import Path
 from pyggml.errors import PyggmlError
 from pyggml.git import GitError
 from pyggml.project import Project
-from pyggml.series.patchfile.mail import NamedPatch, mail_date, read_patch
+from pyggml.series.patchfile.mail import NamedPatch, PatchMail, mail_date, read_patch
 from pyggml.series.stack.commits import Commit, apply_patches
-from pyggml.series.stack.format_patch import format_chain, format_patches
+from pyggml.series.stack.format_patch import format_chain, format_patches, has_one_reading
+from pyggml.series.worktree.applied import applied_here
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 from pyggml.version import __version__
 
@@ -45,21 +46,27 @@ def export_series(project: Project, directory: Path, pin_name: str | None = None
         raise PyggmlError(f"the series on pin {work.pin.name} is empty: nothing to export")
     if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
         raise PyggmlError(f"{directory} exists and is not empty", "Name a directory that does not exist yet.")
-    with ThreadPoolExecutor(max_workers=1) as meanwhile:
+    with ThreadPoolExecutor(max_workers=2) as meanwhile:
         applied = meanwhile.submit(_format_applied, work)
-        stack = work.stack()
         stat = meanwhile.submit(
-            work.git.text, "diff", "--stat=78,60", "--summary", work.series.base, stack[-1].tree
+            work.git.text, "diff", "--stat=78,60", "--summary", work.series.base, work.series.trees[-1]
         )
-        top, chain = applied.result()
-        made = format_patches(work.git, stack, numbered=True, chain=chain if top == stack[-1].id else None)
-        files = {
-            patch.file(number): data
-            for number, (patch, data) in enumerate(zip(work.series.patches, made, strict=True), 1)
-        }
-        _read_back(work, files)
-        keep_cr = any(b"\r\n" in data for data in files.values())
-        files = {COVER: _cover(work, stack, stat.result(), keep_cr=keep_cr), **files}
+        own = [work.patch_file(number) for number in range(1, len(work.series.patches) + 1)]
+        mails: Sequence[Commit | PatchMail] = [
+            read_patch(data, patch.name) for data, patch in zip(own, work.series.patches, strict=True)
+        ]
+        digest = work.digest()
+        top, made = applied.result()
+        if not (
+            _made_of(work, top, digest) and _unnumbered(made) == own and all(map(has_one_reading, mails))
+        ):
+            mails = stack = work.stack()
+            made = format_patches(work.git, stack, numbered=True, chain=made if top == stack[-1].id else None)
+            _read_back(work, own, made)
+        keep_cr = any(b"\r\n" in data for data in made)
+        cover = _cover(work, mails, stat.result(), keep_cr=keep_cr)
+    names = [patch.file(number) for number, patch in enumerate(work.series.patches, 1)]
+    files = {COVER: cover, **dict(zip(names, made, strict=True))}
     beside = directory.with_name(f".{directory.name}.{os.getpid()}.new")
     try:
         beside.mkdir(parents=True)
@@ -90,26 +97,40 @@ def _format_applied(work: Workspace) -> tuple[str, list[bytes]]:
     return "", []
 
 
-def _read_back(work: Workspace, files: Mapping[str, bytes]) -> None:
+def _made_of(work: Workspace, top: str, digest: str) -> bool:
+    """Whether the commit `top` was made of the patch files as they are, so that they need not be applied again."""
+    applied = applied_here(work)
+    return (
+        applied is not None
+        and bool(applied.digest)
+        and (applied.commits[-1], applied.digest) == (top, digest)
+    )
+
+
+def _unnumbered(files: Sequence[bytes]) -> list[bytes]:
+    return [_NUMBER.sub(b"\\1", data, count=1) for data in files]
+
+
+def _read_back(work: Workspace, own_files: Sequence[bytes], made: Sequence[bytes]) -> None:
     """Refuse files that do not give the recorded trees."""
-    own_files = [work.patch_file(number) for number in range(1, len(files) + 1)]
-    if own_files == [_NUMBER.sub(b"\\1", data, count=1) for data in files.values()]:
+    if own_files == _unnumbered(made):
         return
-    mails = [read_patch(data, name) for name, data in files.items()]
+    names = [patch.file(number) for number, patch in enumerate(work.series.patches, 1)]
+    mails = [read_patch(data, name) for name, data in zip(names, made, strict=True)]
     # The series' own files have just given them: the same mails give them, too.
     own = (read_patch(data, patch.name) for data, patch in zip(own_files, work.series.patches, strict=True))
     if mails == list(own):
         return
-    patches = (NamedPatch(name, mail) for name, mail in zip(files, mails, strict=True))
+    patches = (NamedPatch(name, mail) for name, mail in zip(names, mails, strict=True))
     commits = apply_patches(work.git, work.base, work.series.base, patches)
-    for name, patch, commit in zip(files, work.series.patches, commits, strict=True):
+    for name, patch, commit in zip(names, work.series.patches, commits, strict=True):
         if commit.tree != patch.tree:
             raise PyggmlError(
                 f"{name}: the export does not give its tree when read back: nothing was written"
             )
 
 
-def _cover(work: Workspace, stack: Sequence[Commit], stat: str, *, keep_cr: bool) -> bytes:
+def _cover(work: Workspace, stack: Sequence[Commit | PatchMail], stat: str, *, keep_cr: bool) -> bytes:
     """The cover letter: each patch and its purpose, the size of the series, and the upstream commit below it."""
     total = len(stack)
     lines = [

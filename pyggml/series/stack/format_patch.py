@@ -97,13 +97,14 @@ def format_patches(
         made = [b""] * len(commits)
     return [
         data
-        if data and commit.is_made_of(read_patch(data, commit.subject)) and _one_reading(commit)
+        if data and commit.is_made_of(read_patch(data, commit.subject)) and has_one_reading(commit)
         else format_patch(git, commit, number=place, total=total)
         for place, (commit, data) in enumerate(zip(commits, made, strict=True), 1)
     ]
 
 
-def _one_reading(commit: Commit) -> bool:
+def has_one_reading(commit: Commit | PatchMail) -> bool:
+    """Whether no tool takes a line of the message for a boundary of mails or for scissors."""
     return "\nFrom " not in commit.message and not re.search(r">8|8<|>%|%<", commit.message)
 
 

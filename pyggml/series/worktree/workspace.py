@@ -48,9 +48,8 @@ class Workspace:
 
     def digest(self) -> str:
         """Of all files of the series: another digest means that one of them has changed."""
-        paths = [*sorted(self.directory.glob("*.patch")), self.directory / SERIES_FILE]
-        content = [(path.name, path.read_bytes()) for path in paths if path.is_file()]
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        paths = [*self.directory.glob("*.patch"), self.directory / SERIES_FILE]
+        return files_digest({path.name: path.read_bytes() for path in paths if path.is_file()})
 
     def stack(self, upto: int | None = None) -> list[Commit]:
         """The commits that the patch files make: of the first `upto` patches, by default of all.
@@ -74,6 +73,12 @@ class Workspace:
             for name in names
             if old.get(name) != new.get(name)
         )
+
+
+def files_digest(files: Mapping[str, bytes]) -> str:
+    """As `Workspace.digest`, of the files of a series that need not be on disk."""
+    content = [(name, files[name]) for name in sorted(files, key=lambda name: (name == SERIES_FILE, name))]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def open_workspace(
