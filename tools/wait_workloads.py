@@ -119,8 +119,10 @@ def refused_copy(rig: Rig) -> Arrays:
     near, (a, b) = rig.on_device(0, "a", "b")
     far, (c, d) = rig.on_device(1, "c", "d")
     first, second = rig.backends[:2]
-    rig.lib.ggml_backend_graph_compute_async(first.raw, rig.adding(0, near, a, b).raw)
-    rig.lib.ggml_backend_graph_compute_async(second.raw, rig.adding(1, far, c, d).raw)
+    # A graph's memory goes with it, so each is kept while C reads it.
+    left, right = rig.adding(0, near, a, b), rig.adding(1, far, c, d)
+    rig.lib.ggml_backend_graph_compute_async(first.raw, left.raw)
+    rig.lib.ggml_backend_graph_compute_async(second.raw, right.raw)
     rig.lib.ggml_backend_tensor_copy_async(first.raw, second.raw, a.raw, c.raw)
     for backend in (first, second):
         rig.lib.ggml_backend_synchronize(backend.raw)
