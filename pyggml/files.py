@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,12 +59,22 @@ def output_file(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the directory, the flush or the rename failed.
     """
+    if _leads_to_itself(path):  # of which pathlib makes a RuntimeError before Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     special = path.exists() and not path.is_file()
     if special or path.absolute().parts[1:2] in (("dev",), ("proc",)):
         yield path
         return
     with replacing(path.resolve()) as temporary:
         yield temporary
+
+
+def _leads_to_itself(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -75,12 +86,22 @@ def write_output(path: Path, data: bytes) -> None:
     try:
         with output_file(path) as place:
             place.write_bytes(data)
-    except (OSError, RuntimeError) as error:
-        # A link that leads to itself is a RuntimeError of pathlib before Python 3.13.
-        reason = error.strerror if isinstance(error, OSError) else None
+    except OSError as error:
         raise PyggmlError(
-            f"cannot write {path}: {reason or error}", "Make room there, or name another file."
+            f"cannot write {path}: {error.strerror or error}", "Make room there, or name another file."
         ) from error
+
+
+def whole_lines(path: Path, what: str) -> list[bytes]:
+    """The lines of a file that another process appends to, without a last one that was cut off.
+
+    Raises:
+        PyggmlError: the file cannot be read; the message says `what` it is.
+    """
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise PyggmlError(f"cannot read the {what} {path}: {error.strerror or error}") from error
 
 
 def remove_file(path: Path) -> None:

@@ -74,6 +74,21 @@ class Rig:
     def start(self, scheduler: Scheduler, graph: Any) -> None:
         assert self.lib.ggml_backend_sched_graph_compute_async(scheduler.raw, graph.raw) == 0
 
+    def started_twice(
+        self, scheduler: Scheduler, graph: Any, x: Tensor, result: Tensor, number: int
+    ) -> np.ndarray[Any, Any]:
+        """The results of two runs with another x, each read behind its run in the queue of the device."""
+        read = np.zeros((2, WIDTH), np.float32)
+        for turn in range(2):
+            self.put(x, self.row(1000 * turn))
+            self.start(scheduler, graph)
+            target = self.ffi.from_buffer(read[turn])
+            self.lib.ggml_backend_tensor_get_async(
+                self.backends[number].raw, result.raw, target, 0, WIDTH * 4
+            )
+        self.lib.ggml_backend_sched_synchronize(scheduler.raw)
+        return read
+
     def on_device(self, number: int, *tensors: str) -> tuple[Context, list[Tensor]]:
         """Tensors in a device's memory, in a context of their own: 100, 101, …; 200, 201, …"""
         context = Context("own")
@@ -162,15 +177,7 @@ def from_the_cpu(rig: Rig, *, copies: bool) -> Arrays:
     graph, scheduler = context.graph(there.mark_output()), rig.scheduler(copies=copies)
     rig.place(scheduler, (here, 2), (there, 0))
     scheduler.allocate(graph)
-    # Both results must come out, so the first is read into the host's memory behind it in the queue.
-    read = np.zeros((2, WIDTH), np.float32)
-    for turn in range(2):
-        rig.put(x, rig.row(1000 * turn))
-        rig.start(scheduler, graph)
-        target = rig.ffi.from_buffer(read[turn])
-        rig.lib.ggml_backend_tensor_get_async(rig.backends[0].raw, there.raw, target, 0, WIDTH * 4)
-    rig.lib.ggml_backend_sched_synchronize(scheduler.raw)
-    return [read]
+    return [rig.started_twice(scheduler, graph, x, there, 0)]
 
 
 def between_devices(rig: Rig, *, copies: bool) -> Arrays:
@@ -183,14 +190,7 @@ def between_devices(rig: Rig, *, copies: bool) -> Arrays:
     graph, scheduler = context.graph(second.mark_output()), rig.scheduler(copies=copies)
     rig.place(scheduler, (first, 0), (second, 1))
     scheduler.allocate(graph)
-    read = np.zeros((2, WIDTH), np.float32)
-    for turn in range(2):
-        rig.put(x, rig.row(1000 * turn))
-        rig.start(scheduler, graph)
-        target = rig.ffi.from_buffer(read[turn])
-        rig.lib.ggml_backend_tensor_get_async(rig.backends[1].raw, second.raw, target, 0, WIDTH * 4)
-    rig.lib.ggml_backend_sched_synchronize(scheduler.raw)
-    return [read]
+    return [rig.started_twice(scheduler, graph, x, second, 1)]
 
 
 def without_inputs(rig: Rig, *, copies: bool) -> Arrays:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyggml.errors import PyggmlError
+from pyggml.files import whole_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,12 +125,7 @@ class Ledger:
         Raises:
             PyggmlError: the file cannot be read or is not a ledger; the message names the line.
         """
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except OSError as error:
-            raise PyggmlError(f"cannot read the ledger {path}: {error.strerror or error}") from error
-        lines.pop()
-        return _parse(lines, path)
+        return _parse(whole_lines(path, "ledger"), path)
 
     def __len__(self) -> int:
         return len(self.array)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyggml.errors import PyggmlError
+from pyggml.files import whole_lines
 
 if TYPE_CHECKING:
     from pyggml.native.load import Bindings
@@ -94,11 +95,7 @@ class Timeline:
         Raises:
             PyggmlError: the file cannot be read or is not a timeline; the message names the line.
         """
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except OSError as error:
-            raise PyggmlError(f"cannot read the timeline {path}: {error.strerror or error}") from error
-        return _parse(lines[:-1], str(path))
+        return _parse(whole_lines(path, "timeline"), str(path))
 
     @property
     def operations(self) -> tuple[TimelineOperation, ...]:

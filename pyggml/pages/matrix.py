@@ -63,6 +63,10 @@ def matrix_page(document: Mapping[str, Any], before: Mapping[str, Any] | None = 
         names=names,
         configurations=configurations,
         cells=cells,
+        details=[
+            [cell and cell["detail"] for cell in (cells.get((name, words)) for words in configurations)]
+            for name in names
+        ],
         judged=sum(counts.values()) - counts["reference"],
         gone=gone,
         changed=sum(cell["changed"] for cell in cells.values()),

@@ -47,6 +47,15 @@ def test_into_a_directory(three: Sandbox, tmp_path: Path, directory: str) -> Non
     assert not (three.tree / "new.c").exists()
 
 
+def test_into_a_directory_although_the_root_could_take_it(three: Sandbox, tmp_path: Path) -> None:
+    """A patch that only makes a file fits anywhere."""
+    whole = Path(mail(tmp_path, 30, "x", "")).read_text()
+    head, new = whole.split("---\n", 1)[0], whole[whole.rindex("diff --git ") :]
+    (tmp_path / "new.patch").write_text(f"{head}---\n{new}")
+    three.ok("patch", "import", "--directory", "src", str(tmp_path / "new.patch"))
+    assert (three.tree / "src/new.c").exists() and not (three.tree / "new.c").exists()
+
+
 @pytest.mark.parametrize("directory", ["/src", "../src", "src/../.."])
 def test_a_directory_outside_is_refused(three: Sandbox, tmp_path: Path, directory: str) -> None:
     before = three.state()

@@ -9,9 +9,9 @@ from pyggml.errors import PyggmlError
 from pyggml.git import Git
 from pyggml.git.index import write_entries
 from pyggml.git.object_store import open_objects
-from pyggml.series.patchfile.diff import FileDiff, parse_diff
+from pyggml.series.patchfile.diff import FileDiff
 from pyggml.series.patchfile.mail import NamedPatch
-from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.patchfile.prefixes import patch_diffs, patch_strip
 from pyggml.series.stack.commits import apply_patches, scratch_index
 from pyggml.series.stack.picks import TreeDelta
 from pyggml.series.stack.trees import path_kinds
@@ -33,7 +33,13 @@ def recorded_change(git: Git, parent: str, tree: str, patch: NamedPatch) -> Tree
     Raises:
         PyggmlError: the repository lacks a file, or the patch does not apply to them.
     """
-    diffs, strip = _read(git, tree, patch)
+    try:
+        kinds = path_kinds(git, tree)
+        # The files that it was made on are fewer, so its prefix is found out here.
+        patch = replace(patch, strip=patch_strip(patch, kinds))
+        diffs = patch_diffs(patch, kinds)
+    except PyggmlError as error:
+        raise PyggmlError(f"{patch.label}: {error.message}", error.hint) from error
     entries: dict[str, tuple[str, str] | None] = {}
     for diff in diffs:
         if diff.old is not None:
@@ -42,26 +48,13 @@ def recorded_change(git: Git, parent: str, tree: str, patch: NamedPatch) -> Tree
         write_entries(index, entries)
         base = index.text("write-tree")
     try:
-        (commit,) = apply_patches(git, parent, base, [replace(patch, strip=strip)])
+        (commit,) = apply_patches(git, parent, base, [patch])
     except PyggmlError as error:
         raise PyggmlError(
             f"{patch.label}: it does not apply to the files that its index lines name",
             "It was edited by hand or damaged on the way, or -p is wrong: make it again with git format-patch.",
         ) from error
     return TreeDelta(base, commit.tree)
-
-
-def _read(git: Git, tree: str, patch: NamedPatch) -> tuple[tuple[FileDiff, ...], int]:
-    prefix = f"{patch.directory}/" if patch.directory else ""
-    try:
-        strip = patch.strip
-        if strip is None:
-            kinds = path_kinds(git, tree)
-            strip = find_strip(patch.mail.diff, lambda path: kinds(f"{prefix}{path}"), patch.usual_strip)
-        diffs = parse_diff(patch.mail.diff, strip)
-    except PyggmlError as error:
-        raise PyggmlError(f"{patch.label}: {error.message}", error.hint) from error
-    return tuple(diff.under(prefix.encode()) for diff in diffs), strip
 
 
 def _entry(git: Git, tree: str, patch: NamedPatch, diff: FileDiff) -> tuple[str, str]:

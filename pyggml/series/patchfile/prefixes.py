@@ -9,10 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pyggml.errors import PyggmlError
-from pyggml.series.patchfile.diff import HeaderNames, header_names, path_text
+from pyggml.series.patchfile.diff import FileDiff, HeaderNames, header_names, parse_diff, path_text
+from pyggml.series.patchfile.mail import NamedPatch
 
 Kind = Callable[[str], str | None]
 """What a path is in the tree that the patch is for: `blob`, `tree`, or None if there is nothing."""
+
+
+def patch_diffs(patch: NamedPatch, kind: Kind) -> tuple[FileDiff, ...]:
+    """The diffs of a patch with the paths that they have in the tree: its prefix taken off, its directory in front.
+
+    Raises:
+        PyggmlError: the paths can be read in several ways, or the diff is malformed.
+    """
+    below = f"{patch.directory}/" if patch.directory else ""
+    strip = patch_strip(patch, kind)
+    return tuple(diff.under(below.encode()) for diff in parse_diff(patch.mail.diff, strip))
+
+
+def patch_strip(patch: NamedPatch, kind: Kind) -> int:
+    """As `find_strip`, for a patch; what it says itself counts first."""
+    if patch.strip is not None:
+        return patch.strip
+    below = f"{patch.directory}/" if patch.directory else ""
+    return find_strip(patch.mail.diff, lambda path: kind(f"{below}{path}"), patch.usual_strip)
 
 
 def find_strip(diff: bytes, kind: Kind, usual: int | None = None) -> int:

@@ -16,7 +16,7 @@ from pyggml.git.object_store import ObjectStore, open_objects
 from pyggml.series.patchfile.diff import parse_diff
 from pyggml.series.patchfile.mail import COMMITTER, Identity, NamedPatch, PatchMail
 from pyggml.series.patchfile.placement import place_all
-from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.patchfile.prefixes import patch_diffs
 from pyggml.series.stack.in_memory import apply_in_memory
 from pyggml.series.stack.links import check_links
 from pyggml.series.stack.series_file import Series, series_patches
@@ -166,13 +166,8 @@ def _apply_recorded(index: Git, tree: str, patch: NamedPatch) -> str:
 
 def _apply_placed(index: Git, tree: str, patch: NamedPatch) -> str:
     """The tree that `patch` makes of `tree`, which is in the index; afterwards the new tree is."""
-    prefix = f"{patch.directory}/" if patch.directory else ""
     try:
-        strip = patch.strip
-        if strip is None:
-            kinds = path_kinds(index, tree)
-            strip = find_strip(patch.mail.diff, lambda path: kinds(f"{prefix}{path}"), patch.usual_strip)
-        diffs = tuple(diff.under(prefix.encode()) for diff in parse_diff(patch.mail.diff, strip))
+        diffs = patch_diffs(patch, path_kinds(index, tree))
         if not diffs:
             raise PyggmlError("there is no diff in it", "The file is truncated or empty: restore it.")
         exact, _ = place_all(diffs, tree_reader(index, tree))

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from pyggml.errors import PyggmlError
 from pyggml.git.object_store import Entry, ObjectStore
-from pyggml.series.patchfile.diff import FileDiff, parse_diff
+from pyggml.series.patchfile.diff import FileDiff
 from pyggml.series.patchfile.mail import NamedPatch
 from pyggml.series.patchfile.placement import place_files
-from pyggml.series.patchfile.prefixes import find_strip
+from pyggml.series.patchfile.prefixes import patch_diffs
 from pyggml.series.stack.trees import stored_kinds, stored_reader
 
 _REGULAR = (b"100644", b"100755")
@@ -27,10 +27,7 @@ def apply_in_memory(store: ObjectStore, tree: str, patch: NamedPatch) -> str | N
         None if the patch is not plain, does not apply, or gives another tree than it records.
     """
     try:
-        strip = patch.strip
-        if strip is None:
-            strip = find_strip(patch.mail.diff, stored_kinds(store, tree), patch.usual_strip)
-        diffs = parse_diff(patch.mail.diff, strip)
+        diffs = patch_diffs(patch, stored_kinds(store, tree))
         if not diffs or not _plain(store, tree, diffs):
             return None
         _, _, files = place_files(diffs, stored_reader(store, tree))

@@ -17,8 +17,12 @@ from pyggml.series.worktree.applied import applied_here, outdated
 from pyggml.series.worktree.files import edits
 from pyggml.series.worktree.position import other_pin_at_head, position
 from pyggml.series.worktree.sequencer import EDITING, REBASING
-from pyggml.series.worktree.state_file import read_file
-from pyggml.series.worktree.transaction import Transaction, interrupted_transaction, refuse_changed_files
+from pyggml.series.worktree.transaction import (
+    Transaction,
+    changed_since,
+    interrupted_transaction,
+    refuse_changed_files,
+)
 from pyggml.series.worktree.workspace import Workspace, open_workspace
 
 
@@ -154,7 +158,7 @@ def _patches_after(project: Project, interrupted: Transaction | None) -> Iterato
     below = project.patches_dir.relative_to(project.root)
     files = [f for f in interrupted.files if Path(f.path).is_relative_to(below)] if interrupted else []
     # What something else has changed since, a pull for one, will not be written over.
-    if not files or any(read_file(project.root / f.path) not in (f.old, f.new) for f in files):
+    if interrupted is None or not files or changed_since(project, interrupted):
         yield project.patches_dir
         return
     with tempfile.TemporaryDirectory(prefix="pyggml-series-") as scratch:

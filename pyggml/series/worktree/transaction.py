@@ -174,13 +174,21 @@ def refuse_changed_files(project: Project, transaction: Transaction) -> None:
     Raises:
         PyggmlError: there is one that is neither as before the command nor as after it.
     """
-    for file in transaction.files:
-        if read_file(project.root / file.path) not in (file.old, file.new):
-            raise PyggmlError(
-                f"`{transaction.doing}` was interrupted, and {file.path} has been changed since",
-                f"Put it back (after a pull: git -C {project.root} reset --keep ORIG_HEAD), run any command, "
-                "then change it again.",
-            )
+    if changed := changed_since(project, transaction):
+        raise PyggmlError(
+            f"`{transaction.doing}` was interrupted, and {changed[0]} has been changed since",
+            f"Put it back (after a pull: git -C {project.root} reset --keep ORIG_HEAD), run any command, "
+            "then change it again.",
+        )
+
+
+def changed_since(project: Project, transaction: Transaction) -> list[str]:
+    """The files of a killed command that are neither as before it nor as after it."""
+    return [
+        file.path
+        for file in transaction.files
+        if read_file(project.root / file.path) not in (file.old, file.new)
+    ]
 
 
 def _carry_out(project: Project, git: Git, transaction: Transaction, paths: Sequence[PathChange]) -> None:
